@@ -82,24 +82,6 @@ async def test_work_that_enters_its_term_again_is_still_cancelled() -> None:
 
 
 @in_virtual_time
-async def test_a_loss_in_a_block_that_was_entered_again_ends_both() -> None:
-    async with two_candidates() as (leader, cable, _other):
-        term = leader.term
-        assert term is not None
-
-        async def work() -> None:
-            async with term:
-                await steps(term, [])
-
-        cable.pull()
-        with pytest.raises(LeadershipLost):
-            await work()
-        task = asyncio.current_task()
-        assert task is not None
-        assert not task.cancelling()
-
-
-@in_virtual_time
 async def test_a_handover_waits_for_all_tasks_in_the_block() -> None:
     async with two_candidates() as (leader, _cable, other):
         term = leader.term

@@ -17,7 +17,6 @@ from rota.client import (
     CoordinatorUnreachable,
     GroupEvent,
     InvalidRequest,
-    MembershipLost,
     NotFound,
     OffsetToCommit,
     Throttled,
@@ -36,25 +35,6 @@ from tests.client.virtual_time import in_virtual_time
 
 
 @in_virtual_time
-async def test_groups_are_listed_described_and_deleted() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            (listed,) = await worker.client.list_groups(states=["Stable"])
-            assert (listed.group_id, listed.members) == (GROUP, 1)
-            assert await worker.client.list_groups(topic="work") == [listed]
-            assert await worker.client.list_groups(topic="unread") == []
-            described = await worker.client.describe_group(GROUP)
-            assert (described.state, described.leader_id) == ("Stable", member.member_id)
-            with pytest.raises(InvalidRequest, match="NON_EMPTY_GROUP"):
-                await worker.client.delete_group(GROUP)
-        await worker.client.delete_group(GROUP)
-        with pytest.raises(NotFound, match="GROUP_DELETED"):
-            await worker.client.describe_group(GROUP)
-
-
-@in_virtual_time
 async def test_offsets_are_read_without_a_membership() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
@@ -62,37 +42,6 @@ async def test_offsets_are_read_without_a_membership() -> None:
             await member.wait_assigned()
             await member.commit([OffsetToCommit("work", number, 10 + number) for number in range(3)])
         assert [offset.offset for offset in await worker.client.offsets(GROUP)] == [10, 11, 12]
-
-
-@in_virtual_time
-async def test_offsets_are_set_and_deleted_in_an_empty_group() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        client = worker.client
-        await client.set_offsets(GROUP, [OffsetToCommit("work", number, 10 + number) for number in range(3)])
-        await client.delete_offsets(GROUP, {"work": [0, 7], "nothing": [1]})
-        assert [(each.partition, each.offset) for each in await client.offsets(GROUP)] == [(1, 11), (2, 12)]
-        with pytest.raises(InvalidRequest, match="work/5"):
-            await client.set_offsets(
-                GROUP, [OffsetToCommit("work", 4, 1), OffsetToCommit("work", 5, 1, None, "x" * 5_000)]
-            )
-        assert [each.partition for each in await client.offsets(GROUP)] == [1, 2, 4]
-        async with worker.member() as member:
-            await member.wait_assigned()
-            with pytest.raises(MembershipLost):
-                await client.set_offsets(GROUP, [OffsetToCommit("work", 1, 99)])
-
-
-@in_virtual_time
-async def test_a_member_is_removed_by_an_administrator() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            removed = member.member_id
-            await worker.client.remove_member(GROUP, removed, "it is stuck")
-            with pytest.raises(MembershipLost):
-                await worker.client.remove_member(GROUP, removed)
 
 
 @in_virtual_time
@@ -228,10 +177,6 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
 
 
 # --- the package ------------------------------------------------------------------------------
-
-
-def test_connect_is_offered_by_the_package_itself() -> None:
-    assert rota.connect is rota.client.connect
 
 
 def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:

@@ -75,53 +75,6 @@ async def test_kept_work_goes_on_while_a_newcomer_gets_its_share() -> None:
 
 
 @in_virtual_time
-async def test_the_work_of_a_leaver_waits_and_disturbs_no_other() -> None:
-    diary = Diary()
-    async with a_coordinator() as coordinator, connect_worker(coordinator, "a", diary) as stays:
-        async with connect_worker(coordinator, "b") as leaves:
-            await until(lambda: run_all([stays, leaves]))
-            had = leaves.assignment
-        reported = list(diary.reported)
-        await asyncio.sleep(DELAY_S / 2)
-        async with connect_worker(coordinator, "b") as returned:
-            await until(lambda: run_all([stays, returned]))
-
-            assert returned.assignment == had
-            assert diary.reported == reported
-
-
-@in_virtual_time
-async def test_after_the_delay_others_take_over_without_a_change() -> None:
-    async with a_coordinator() as coordinator, connect_worker(coordinator, "a") as stays:
-        async with connect_worker(coordinator, "b") as leaves:
-            await until(lambda: run_all([stays, leaves]))
-        left_at = asyncio.get_running_loop().time()
-        await until(lambda: run_all([stays]))
-
-        waited_s = asyncio.get_running_loop().time() - left_at
-        assert DELAY_S <= waited_s <= DELAY_S + 2
-
-
-@in_virtual_time
-async def test_a_silent_member_is_awaited_from_its_sessions_end() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        stays = await stack.enter_async_context(connect_worker(coordinator, "a"))
-        doomed = a_worker(coordinator, "b")
-        lost = doomed.client.connect_worker(
-            "connect", WORK, url="http://b", session_timeout=SESSION_S, scheduled_rebalance_max_delay=DELAY_S
-        )
-        await stack.enter_async_context(lost)
-        await until(lambda: run_all([stays, lost]))
-        doomed.cable.pull()
-        silent_at = asyncio.get_running_loop().time()
-        await until(lambda: run_all([stays]))
-
-        waited_s = asyncio.get_running_loop().time() - silent_at
-        assert DELAY_S <= waited_s <= DELAY_S + SESSION_S + 2
-        assert lost.assignment is None
-
-
-@in_virtual_time
 async def test_a_connector_that_is_added_or_removed_is_picked_up() -> None:
     configured = list(WORK)
     options: dict[str, Any] = {"configured": lambda: configured, "refresh_interval": 1.0}
@@ -236,19 +189,6 @@ async def test_workers_share_registered_connectors_of_the_server() -> None:
         await until(lambda: run_all([first, second], more))
 
 
-@in_virtual_time
-async def test_the_server_waits_for_a_leaver_then_assigns_its_work() -> None:
-    async with a_coordinator() as coordinator, served_worker(coordinator, "b") as second:
-        await put_sink(coordinator, 6)
-        async with served_worker(coordinator, "a") as first:
-            await until(lambda: run_all([first, second]))
-            second.rejoin("so that the other one leads")
-            missed = len(first.assignment or ())
-        await asyncio.sleep(DELAY_S - 5)
-        assert len(second.assignment or ()) == 7 - missed
-        await until(lambda: run_all([second]))
-
-
 # --- how far the configuration was read -----------------------------------------------------------
 
 
@@ -296,21 +236,6 @@ def test_a_worker_has_its_own_work_or_the_servers_connectors() -> None:
 
 
 BOTH = ("incremental", "eager")
-
-
-@in_virtual_time
-async def test_eager_workers_stop_everything_before_they_join() -> None:
-    diary = Diary()
-    async with a_coordinator() as coordinator, connect_worker(coordinator, "a", diary, protocols="eager") as first:
-        await until(lambda: run_all([first]))
-        async with connect_worker(coordinator, "b", protocols=BOTH) as second:
-            await until(lambda: run_all([first, second]))
-
-            (_, everything), (revoked, stopped), (again, share) = diary.reported
-            assert (revoked, sorted(stopped), again) == ("revoked", sorted(everything), "assigned")
-            assert len(share) < len(everything)
-        # Eager workers wait for none that has left.
-        await until(lambda: run_all([first]))
 
 
 @in_virtual_time
@@ -372,33 +297,6 @@ async def test_a_rolling_upgrade_to_incremental_loses_no_work() -> None:
         assert all(len(work) < 3 for _, work in kept.reported)
         for stack in stacks.values():
             await stack.aclose()
-
-
-@in_virtual_time
-async def test_the_delay_survives_a_leader_that_leaves() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stays, AsyncExitStack() as leaves:
-        leader = await leaves.enter_async_context(connect_worker(coordinator, "a"))
-        await until(lambda: run_all([leader]))
-        others = [await stays.enter_async_context(connect_worker(coordinator, name)) for name in ("b", "c")]
-        await until(lambda: run_all([leader, *others]))
-        assert leader.is_leader
-        had, kept = leader.assignment, [other.assignment for other in others]
-        await leaves.aclose()
-        left_at = asyncio.get_running_loop().time()
-
-        await asyncio.sleep(DELAY_S / 2)
-        assert [other.assignment for other in others] == kept
-        # The leader after it leaves, too: its memory is in the share of the last worker.
-        second = next(other for other in others if other.is_leader)
-        last = next(other for other in others if not other.is_leader)
-        await second.step_aside("leaves, too")
-        await asyncio.sleep(DELAY_S / 4)
-        assert last.assignment == kept[others.index(last)]
-        async with connect_worker(coordinator, "a") as again:
-            await until(lambda: bool(again.assignment))
-            assert again.assignment == had
-            await until(lambda: run_all([last, again]))
-        assert asyncio.get_running_loop().time() - left_at > DELAY_S
 
 
 @pytest.mark.parametrize(

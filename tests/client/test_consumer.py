@@ -132,22 +132,6 @@ async def test_no_partition_is_granted_before_its_holder_stops() -> None:
 
 
 @in_virtual_time
-async def test_a_group_moves_from_range_to_cooperative_in_two_restarts() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        eager = await stack.enter_async_context(AsyncExitStack())
-        old = [await eager.enter_async_context(a_consumer(coordinator, strategy="range")) for _ in range(2)]
-        await until(lambda: are_shared(old))
-        both = await stack.enter_async_context(AsyncExitStack())
-        listed = ("cooperative-sticky", "range")
-        new = [await both.enter_async_context(a_consumer(coordinator, strategy=listed)) for _ in range(2)]
-        await eager.aclose()
-        await until(lambda: are_shared(new))
-        last = [await stack.enter_async_context(a_consumer(coordinator)) for _ in range(2)]
-        await both.aclose()
-        await until(lambda: are_shared(last))
-
-
-@in_virtual_time
 async def test_what_a_static_member_never_gave_up_is_called_for() -> None:
     """It died while it was to give something up, and started anew without knowing."""
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
@@ -220,22 +204,6 @@ async def test_a_commit_during_a_rebalance_follows_its_partition() -> None:
 
 def commits_of(worker: Worker) -> list[CommitOffsets]:
     return [request for request in worker.cable.requests if isinstance(request, CommitOffsets)]
-
-
-@in_virtual_time
-async def test_stored_progress_is_committed_regularly_and_at_revokes() -> None:
-    async with a_coordinator() as coordinator:
-        async with a_consumer(coordinator, auto_commit_interval=1.0) as consumer:
-            await consumer.wait_assigned()
-            consumer.store("work", 0, 5)
-            await asyncio.sleep(1.1)
-            assert (await consumer.committed())[ALL[0]] == 5
-            consumer.store("work", 0, 6)
-            consumer.store("work", 1, 7)
-        async with a_consumer(coordinator) as heir:
-            await heir.wait_assigned()
-            committed = await heir.committed()
-            assert (committed[ALL[0]], committed[ALL[1]], committed[ALL[2]]) == (6, 7, 0)
 
 
 @in_virtual_time
@@ -313,21 +281,6 @@ async def test_a_pattern_subscribes_to_present_and_future_topics() -> None:
 
 
 @in_virtual_time
-@pytest.mark.parametrize("strategy", ["roundrobin", "cooperative-sticky"])
-async def test_a_topic_that_grows_is_assigned_anew(strategy: str) -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        client = a_worker(coordinator).client
-        await client.put_topic("documents", 2)
-        members = [
-            await stack.enter_async_context(client.consumer("g", "documents", strategy, topics_refresh_interval=1.0))
-            for _ in range(2)
-        ]
-        await until(lambda: are_shared(members, [TopicPartition("documents", number) for number in range(2)]))
-        await client.put_topic("documents", 5)
-        await until(lambda: are_shared(members, [TopicPartition("documents", number) for number in range(5)]))
-
-
-@in_virtual_time
 async def test_growth_that_takes_nothing_from_anybody_revokes_nothing() -> None:
     async with a_coordinator() as coordinator:
         counts, diary = {"work": 2}, Diary()
@@ -359,32 +312,6 @@ async def test_the_environment_may_make_a_member_static(monkeypatch: pytest.Monk
         await consumer.wait_assigned()
         group = await a_worker(coordinator).client.describe_group(GROUP)
         assert [member.group_instance_id for member in group.members] == ["pod-7"]
-
-
-@in_virtual_time
-async def test_a_rolling_restart_of_twenty_static_members_is_quiet() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        pods = [AsyncExitStack() for _ in range(20)]
-        for pod in pods:
-            await stack.enter_async_context(pod)
-
-        async def start(number: int) -> Consumer:
-            consumer = a_consumer(coordinator, topics={"work": 40}, group_instance_id=f"pod-{number}")
-            return await pods[number].enter_async_context(consumer)
-
-        places = [TopicPartition("work", number) for number in range(40)]
-        members = [await start(number) for number in range(20)]
-        await until(lambda: are_shared(members, places) and all(len(each.assignment or ()) == 2 for each in members))
-        await until(lambda: len({each.generation_id for each in members}) == 1)
-        generation_id, shares = members[0].generation_id, [each.assignment for each in members]
-        for number in range(20):
-            await pods[number].aclose()
-            await asyncio.sleep(0.1)
-            members[number] = await start(number)
-            await members[number].wait_assigned()
-        await asyncio.sleep(2 * SESSION_S)
-        assert {each.generation_id for each in members} == {generation_id}
-        assert [each.assignment for each in members] == shares
 
 
 @in_virtual_time

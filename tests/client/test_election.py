@@ -77,19 +77,6 @@ async def test_the_only_candidate_leads_with_its_generation() -> None:
 
 
 @in_virtual_time
-async def test_a_terms_token_grows_while_candidates_come_and_go() -> None:
-    async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
-        term = await anext(election.terms())
-        async with term:
-            async with Candidate(coordinator, "b").election() as other:
-                await other.member.wait_assigned()
-                await until(lambda: term.fencing_token == fencing_token(2))
-                assert (term.is_valid, other.is_leader) == (True, False)
-            await until(lambda: term.fencing_token == fencing_token(3))
-            assert term.is_valid
-
-
-@in_virtual_time
 async def test_a_deposed_leader_never_reads_its_successors_token() -> None:
     """It holds its term while it joins, and is in the next generation before its term ends."""
     async with a_coordinator() as coordinator:
@@ -139,20 +126,6 @@ async def be_cut_off(term: Term, cable: Cable) -> None:
     async with term:
         cable.pull()
         await asyncio.Event().wait()
-
-
-@in_virtual_time
-async def test_a_leader_back_from_an_outage_has_a_higher_token() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        candidate = Candidate(coordinator, "a")
-        await candidate.campaign(stack)
-        await until(lambda: candidate.deeds == ["begins"])
-        candidate.cable.pull()
-        await asyncio.sleep(30)
-        assert candidate.deeds == ["begins", "ends"]
-        candidate.cable.plug_in()
-        await until(lambda: candidate.deeds == ["begins", "ends", "begins"])
-        assert candidate.diary[2][2] > candidate.diary[0][2]
 
 
 @in_virtual_time

@@ -84,15 +84,6 @@ async def test_three_members_share_and_two_take_over_from_a_silent_one() -> None
         assert len(await client.offsets(GROUP)) == 4
 
 
-async def test_a_leaving_member_is_replaced_without_waiting() -> None:
-    async with a_server() as url, rota.connect(url) as client, asyncio.timeout(60):
-        async with client.consumer(GROUP, TOPICS, session_timeout=60.0) as stays:
-            async with client.consumer(GROUP, TOPICS, session_timeout=60.0) as leaves:
-                await all_partitions_are_shared([stays, leaves])
-            await all_partitions_are_shared([stays])
-        assert (await client.describe_group(GROUP)).state == "Empty"
-
-
 async def test_the_journal_can_be_watched_from_its_beginning() -> None:
     async with a_server() as url, rota.connect(url) as client, asyncio.timeout(60):
         async with a_member(client) as member:

@@ -11,7 +11,7 @@ import pytest
 
 import rota
 from rota.client import LeadershipLost, OffsetToCommit, Term
-from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, SyncGroup
+from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, SyncGroup
 from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
@@ -64,33 +64,6 @@ async def test_a_commit_without_an_answer_is_retried_and_counts_once() -> None:
             assert (await consumer.committed())[("work", 0)] == 5  # type: ignore[index]
             commits = [request for request in worker.cable.requests if isinstance(request, CommitOffsets)]
             assert len(commits) == 3
-
-
-@in_virtual_time
-async def test_who_is_asked_for_patience_joins_and_commits_no_sooner() -> None:
-    async with a_coordinator() as coordinator:
-        worker, clock = a_worker(coordinator), asyncio.get_running_loop()
-        worker.cable.throttled_ms = 9_000
-        async with worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as consumer:
-            await consumer.wait_assigned()
-            assert clock.time() >= 9
-
-            await asyncio.sleep(0.01)  # Its heartbeat is parked, so that the next call is the commit.
-            asked_at, worker.cable.throttled_ms = clock.time(), 700
-            await consumer.commit([OffsetToCommit("work", 0, 5)])
-            assert clock.time() - asked_at >= 0.7
-
-
-@in_virtual_time
-async def test_a_lost_answer_to_a_leave_is_no_reason_to_wait_for_long() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as consumer:
-            await consumer.wait_assigned()
-            worker.cable.lost_answers = [LeaveGroup]
-            left_at = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - left_at < 1
-        assert (await worker.client.describe_group(GROUP)).state == "Empty"
 
 
 # --- blocked event loops ------------------------------------------------------------------------

@@ -38,41 +38,6 @@ async def test_a_newcomer_gets_its_share_when_the_freeze_is_over(strategy: str) 
         await until(lambda: len(early.assignment or ()) == len(late.assignment or ()) == 3)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@in_virtual_time
-async def test_a_topic_that_grows_moves_nothing_before_the_end(strategy: str) -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        first, second = a_worker(coordinator), a_worker(coordinator)
-        await first.client.put_topic("docs", 6)
-        members = [await joined(each, stack, strategy) for each in (first, second)]
-        await until(lambda: sum(len(each.assignment or ()) for each in members) == 6)
-        await first.client.freeze_group(GROUP, FREEZE_S)
-        generation_id = members[0].generation_id
-
-        await first.client.put_topic("docs", 12)
-        await asyncio.sleep(FREEZE_S - 2)
-        assert [len(each.assignment or ()) for each in members] == [3, 3]
-        assert members[0].generation_id == generation_id
-
-        await until(lambda: [len(each.assignment or ()) for each in members] == [6, 6])
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@in_virtual_time
-async def test_a_member_that_leaves_is_replaced_by_the_others_at_once(strategy: str) -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        first, second = a_worker(coordinator), a_worker(coordinator)
-        await first.client.put_topic("docs", 6)
-        stays = await joined(first, stack, strategy)
-        async with AsyncExitStack() as block:
-            leaves = await joined(second, block, strategy)
-            await until(lambda: len(stays.assignment or ()) == len(leaves.assignment or ()) == 3)
-            await first.client.freeze_group(GROUP, FREEZE_S)
-        await until(lambda: len(stays.assignment or ()) == 6)
-        described = await first.client.describe_group(GROUP)
-        assert described.rebalance_cause == "member_left"
-
-
 @in_virtual_time
 async def test_members_drain_one_at_a_time() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:

@@ -45,10 +45,6 @@ async def an_async_function(subject: object) -> None:
     await asyncio.sleep(0)
 
 
-def returns_an_awaitable(subject: object) -> Any:
-    return an_async_function(subject)
-
-
 @functools.wraps(an_async_function, assigned=())
 def runs_it_to_its_end(*arguments: object) -> None:
     asyncio.run(an_async_function(*arguments))
@@ -106,19 +102,9 @@ def test_neither_a_generator_nor_a_value_is_work(work: Any) -> None:
         check_async_work(work)
 
 
-def test_the_result_of_calling_work_is_no_work() -> None:
-    with pytest.raises(TypeError, match="not the result of calling one"):
-        check_async_work(an_async_function(1))
-
-
 @pytest.mark.parametrize("name", [name for name in ASYNC if name != "an_async_generator"])
 def test_async_functions_of_any_form_are_work(name: str) -> None:
     check_async_work(ASYNC[name])
-
-
-@pytest.mark.parametrize("work", [returns_an_awaitable, lambda subject: an_async_function(subject)])
-def test_plain_functions_that_return_an_awaitable_are_work(work: Any) -> None:
-    check_async_work(work)
 
 
 @in_virtual_time
@@ -144,15 +130,6 @@ async def test_work_without_an_awaitable_is_an_error_with_its_name() -> None:
             await worker.client.worker_pool(GROUP, TOPICS, seven).run()  # type: ignore[arg-type]
 
 
-@in_virtual_time
-async def test_work_that_is_a_lambda_is_awaited() -> None:
-    async def answer(term: Term) -> int:
-        return 7
-
-    async with a_coordinator() as coordinator:
-        assert await an_election(a_worker(coordinator)).run(lambda term: answer(term)) == 7
-
-
 # --- the sync twin ------------------------------------------------------------------------------
 
 
@@ -171,12 +148,6 @@ def test_the_sync_twin_rejects_an_async_function_at_the_call(name: str) -> None:
         ):
             with pytest.raises(TypeError, match=text):
                 attempt()
-
-
-def test_the_sync_twin_rejects_a_lambda_that_returns_a_coroutine(url: str) -> None:
-    with sync.connect(url) as client, client.leader("writer", session_timeout=60.0) as election:
-        with pytest.raises(TypeError, match=r"<lambda> is an async function"):
-            election.run(lambda term: an_async_function(term))
 
 
 # --- a CancelledError that is not ours ----------------------------------------------------------
@@ -274,14 +245,6 @@ async def test_a_callback_that_raises_its_own_cancellation_has_failed(place: str
         async with consumer:
             failed = await anext(event async for event in consumer.events() if hasattr(event, "detail"))
             assert "stray raised CancelledError" in failed.detail
-
-
-def test_a_sync_worker_asks_a_function_how_far_it_has_read(url: str) -> None:
-    with sync.connect(url) as client:
-        worker = client.connect_worker("read", [WorkItem("sink", 0)], config_offset=lambda: 7)
-        with worker:
-            worker.wait_assigned(timeout=60)
-            assert worker.config_offset == 7
 
 
 async def test_a_config_offset_that_is_no_number_is_named() -> None:

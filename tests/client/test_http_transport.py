@@ -8,27 +8,18 @@ from collections.abc import Callable
 
 import httpx
 import pytest
-from msgspec.structs import replace
 
 from rota.client import CoordinatorUnreachable, NotFound
 from rota.client.transports import HttpTransport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
-    DescribeGroup,
-    FetchOffsets,
     Heartbeat,
     HeartbeatReply,
-    JoinGroup,
-    JoinReply,
-    Protocol,
-    TopicPartitions,
 )
 from rota.wire.problems import problem_document
 from rota.wire.status import STATUS
 from tests.client.virtual_time import in_virtual_time
 
-JOIN = JoinGroup("default", "a:b", "worker", (Protocol("even", b"\xff"),), 3_000, 6_000, wait_ms=1_000)
-DESCRIBE = DescribeGroup("default", "g")
 BEAT = Heartbeat("default", "g", "m-1", 3, wait_ms=100)
 BEATING = {"generation_id": 3, "state": "Stable", "waited_ms": 0, "revision": 7, "epoch": 2}
 
@@ -62,47 +53,10 @@ def breaking_off(request: httpx.Request) -> httpx.Response:
     raise httpx.ReadError("connection reset", request=request)
 
 
-async def test_a_request_goes_where_the_protocol_says() -> None:
-    seen: list[httpx.Request] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(request)
-        return httpx.Response(202, json={"outcome": "pending", "member_id": "m-1"})
-
-    answered = await a_transport(answer).send(JOIN, timeout_ms=1_000)
-    assert answered.reply == JoinReply(pending=True, member_id="m-1")
-    assert (seen[0].method, seen[0].url.raw_path) == ("POST", b"/v1/namespaces/default/groups/a%3Ab/join")
-    assert b'"metadata":"/w=="' in seen[0].content
-
-
-async def test_a_query_is_sent_as_one() -> None:
-    seen: list[httpx.URL] = []
-
-    def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(request.url)
-        return httpx.Response(200, json={"offsets": [], "revision": 1, "epoch": 1})
-
-    await a_transport(answer).send(FetchOffsets("default", "g", (TopicPartitions("t", (0, 1)),)), timeout_ms=1_000)
-    assert seen[0].params["topic"] == "t/0,1"
-
-
 async def test_an_answer_brings_its_place_in_history() -> None:
     answered = await a_transport(answering(200, BEATING)).send(BEAT, timeout_ms=1_000)
     assert answered.reply == HeartbeatReply(generation_id=3, state="Stable")
     assert (answered.revision, answered.epoch) == (7, 2)
-
-
-async def test_a_problem_becomes_a_reply_with_its_code() -> None:
-    transport = a_transport(refusing(ErrorCode.MEMBER_ID_REQUIRED, "join again", member_id="m-1"))
-    answered = await transport.send(JOIN, timeout_ms=1_000)
-    assert answered.reply == JoinReply(ErrorCode.MEMBER_ID_REQUIRED, "join again", member_id="m-1")
-
-
-@pytest.mark.parametrize("body", [b"", b"<html>welcome</html>", b'["a list"]', b'{"generation_id": "three"}'])
-async def test_what_is_no_answer_of_a_coordinator_counts_as_none(body: bytes) -> None:
-    transport = a_transport(lambda request: httpx.Response(200, content=body))
-    with pytest.raises(CoordinatorUnreachable):
-        await transport.send(BEAT, timeout_ms=1_000)
 
 
 async def test_an_address_that_refuses_connections_is_skipped() -> None:
@@ -131,13 +85,6 @@ async def test_after_a_useless_address_the_next_call_goes_elsewhere(code: ErrorC
     transport = a_transport(refusing(code), answering(200, BEATING))
     assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is code
     assert (await transport.send(BEAT, timeout_ms=1_000)).reply.error is ErrorCode.NONE
-
-
-async def test_how_long_to_leave_it_alone_comes_with_the_answer() -> None:
-    problem = problem_document(ErrorCode.THROTTLED, "slower")
-    asking = httpx.Response(429, headers={"Retry-After": "7"}, json=problem)
-    received = await a_transport(lambda request: asking).send(BEAT, timeout_ms=1_000)
-    assert (received.reply.error, received.retry_after_ms) == (ErrorCode.THROTTLED, 7_000)
 
 
 # --- owners -----------------------------------------------------------------------------------
@@ -220,32 +167,6 @@ async def test_an_owner_that_is_gone_is_passed_over_within_the_call() -> None:
     await asyncio.sleep(1)
     assert [await replicas.asked(transport) for _ in range(3)] == [0, 0, 0]
     assert replicas.searched == [0, 2, 0, 1]
-
-
-@in_virtual_time
-async def test_an_owner_found_beside_a_silent_replica_is_used_next() -> None:
-    replicas = Replicas(3)
-    replicas.hand_over_to(2)
-
-    async def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path.endswith("/join"):
-            await asyncio.Event().wait()
-        return replicas.answer(request)
-
-    transport = HttpTransport(replicas.addresses, inner=httpx.MockTransport(answer))
-    unanswered = asyncio.create_task(transport.send(replace(JOIN, group_id="g"), timeout_ms=1_000))
-    assert await replicas.asked(transport) == 0
-    with pytest.raises(CoordinatorUnreachable, match="within 1000 ms"):
-        await unanswered
-    assert await replicas.asked(transport) == 2
-
-
-async def test_an_unlisted_address_is_used_only_where_allowed() -> None:
-    replicas = Replicas(2)
-    replicas.hand_over_to(1)
-    by_the_first, direct = replicas.transport(0), replicas.transport(0, direct=True)
-    assert [await replicas.asked(by_the_first) for _ in range(2)] == [0, 0]
-    assert [await replicas.asked(direct) for _ in range(2)] == [0, 1]
 
 
 @pytest.mark.parametrize("address", ["https://replica-1", "http://replica-9", "", "replica-1"])

@@ -12,11 +12,9 @@ from rota.client import (
     CoordinatorUnreachable,
     FencedInstanceId,
     Generation,
-    InvalidRequest,
     Member,
     MembershipLost,
     OffsetToCommit,
-    TopicPartitions,
 )
 from rota.client.events import (
     Assigned,
@@ -28,8 +26,7 @@ from rota.client.events import (
     Revoked,
     Unreachable,
 )
-from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup
+from rota.protocol.messages import Heartbeat, JoinGroup, LeaveGroup
 from tests.client.stage import (
     GROUP,
     SESSION_S,
@@ -50,15 +47,6 @@ async def test_a_lone_member_leads_itself_and_holds_everything() -> None:
         assert assigned.share == tuple(("work", number) for number in range(12))
         assert (assigned.generation_id, assigned.is_leader, member.is_leader) == (1, True, True)
         assert member.member_id.startswith("w-")
-
-
-@in_virtual_time
-async def test_three_members_split_twelve_partitions() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        workers = [a_worker(coordinator) for _ in range(3)]
-        members = [await stack.enter_async_context(worker.member()) for worker in workers]
-        await all_partitions_are_shared(members)
-        assert [len(member.assignment or ()) for member in members] == [4, 4, 4]
 
 
 @in_virtual_time
@@ -143,17 +131,6 @@ async def test_work_past_the_rebalance_timeout_is_lost_first() -> None:
 
 
 @in_virtual_time
-async def test_the_rebalance_is_received_before_the_next_interval() -> None:
-    async with a_coordinator() as coordinator, a_worker(coordinator).member(session_timeout=45.0) as member:
-        await member.wait_assigned()
-        await asyncio.sleep(5)
-        started_at = asyncio.get_running_loop().time()
-        async with a_worker(coordinator).member(session_timeout=45.0) as other:
-            await all_partitions_are_shared([member, other])
-            assert asyncio.get_running_loop().time() - started_at < 0.2
-
-
-@in_virtual_time
 async def test_a_short_outage_is_unreachable_but_not_lost() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
@@ -169,22 +146,6 @@ async def test_a_short_outage_is_unreachable_but_not_lost() -> None:
             worker.cable.plug_in()
             assert isinstance(await anext(events), Reachable)
             assert (worker.deeds, member.generation_id) == (["assigned"], 1)
-
-
-@in_virtual_time
-async def test_after_a_long_outage_the_member_holds_its_share_again() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            worker.cable.pull()
-            await asyncio.sleep(60)
-            with pytest.raises(MembershipLost):
-                await member.commit([OffsetToCommit("work", 0, 1)])
-            worker.cable.plug_in()
-            await member.wait_assigned()
-            await until(lambda: worker.deeds == ["assigned", "lost", "assigned"])
-            assert member.generation_id > 1
 
 
 @in_virtual_time
@@ -217,15 +178,6 @@ async def test_events_show_the_whole_story_in_order() -> None:
 
 
 @in_virtual_time
-async def test_a_commit_can_be_fetched() -> None:
-    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
-        await member.wait_assigned()
-        await member.commit([OffsetToCommit("work", 3, 42, metadata="m")])
-        (offset,) = await member.fetch_offsets([TopicPartitions("work", (3,))])
-        assert (offset.offset, offset.metadata) == (42, "m")
-
-
-@in_virtual_time
 async def test_a_commit_is_retried_during_a_short_outage() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
@@ -248,30 +200,6 @@ async def test_an_undeliverable_commit_reports_that_no_answer_came() -> None:
             with pytest.raises(CoordinatorUnreachable):
                 await member.commit([OffsetToCommit("work", 0, 5)])
             assert member.assignment is None
-            worker.cable.plug_in()
-
-
-@in_virtual_time
-async def test_a_partition_with_too_much_metadata_fails_alone() -> None:
-    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
-        await member.wait_assigned()
-        with pytest.raises(InvalidRequest, match="work/1"):
-            await member.commit([OffsetToCommit("work", 0, 5), OffsetToCommit("work", 1, 6, metadata="x" * 5_000)])
-        assert [offset.partition for offset in await member.fetch_offsets()] == [0]
-
-
-@in_virtual_time
-async def test_the_fence_holds_in_the_current_generation_only() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator, drain_s=1)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            reply = await member.verify_fence()
-            assert (reply.generation_id, reply.is_leader, reply.is_member) == (1, True, True)
-            worker.cable.pull()
-            await asyncio.sleep(60)
-            with pytest.raises(MembershipLost):
-                await member.verify_fence()
             worker.cable.plug_in()
 
 
@@ -311,15 +239,6 @@ async def test_a_leader_that_assigns_past_its_session_stays_alive() -> None:
         )
         async with member:
             assert (await member.wait_assigned()).generation_id == 1
-
-
-@in_virtual_time
-async def test_without_counts_the_registered_topics_are_shared() -> None:
-    async with a_coordinator() as coordinator:
-        client = a_worker(coordinator).client
-        await client.put_topic("documents", 3)
-        async with client.consumer("g", ["documents"], "roundrobin") as member:
-            assert len((await member.wait_assigned()).share) == 3
 
 
 # --- how it ends ------------------------------------------------------------------------------
@@ -415,29 +334,6 @@ async def test_a_member_whose_instance_is_taken_over_ends() -> None:
 
 
 @in_virtual_time
-async def test_a_static_member_returns_to_its_share_unrebalanced() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        workers = [a_worker(coordinator, f"w{index}") for index in range(3)]
-        others = [await stack.enter_async_context(worker.member()) for worker in workers[:2]]
-        async with workers[2].member(group_instance_id="pod-0") as member:
-            await all_partitions_are_shared([*others, member])
-            share, generation_id = member.assignment, member.generation_id
-        assert workers[2].deeds[-1] == "revoked"
-        async with workers[2].member(group_instance_id="pod-0") as member:
-            assigned = await member.wait_assigned()
-            assert (assigned.share, assigned.generation_id) == (share, generation_id)
-
-
-@in_virtual_time
-async def test_a_member_without_a_common_protocol_is_rejected() -> None:
-    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
-        await member.wait_assigned()
-        with pytest.raises(InvalidRequest, match="INCONSISTENT_GROUP_PROTOCOL"):
-            async with a_worker(coordinator).member(strategy="roundrobin") as other:
-                await other.wait_assigned()
-
-
-@in_virtual_time
 async def test_no_task_outlives_its_block() -> None:
     async with a_coordinator() as coordinator:
         before = asyncio.all_tasks()
@@ -480,19 +376,6 @@ async def test_on_lost_is_called_though_on_revoked_defies_cancellation() -> None
             assert member.assignment is None
             free.set()
             worker.cable.plug_in()
-
-
-@in_virtual_time
-async def test_a_generation_that_was_left_behind_cannot_commit() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            done = (OffsetToCommit("work", 0, 1),)
-            late = CommitOffsets("default", GROUP, member.generation_id, done, member.member_id)
-            async with a_worker(coordinator).member() as other:
-                await all_partitions_are_shared([member, other])
-                assert (await worker.cable.send(late, timeout_ms=1_000)).reply.error is ErrorCode.ILLEGAL_GENERATION
 
 
 @in_virtual_time

@@ -94,21 +94,6 @@ async def test_ever_new_groups_have_a_bounded_number_of_series() -> None:
 
 
 @in_virtual_time
-async def test_clients_of_many_groups_have_a_bounded_number_of_series() -> None:
-    async with a_coordinator() as coordinator:
-        scrape = Scrape()
-        for number in range(MOST_GROUPS + 20):
-            client = a_worker(coordinator).client
-            register(client, scrape.registry)
-            async with client, client.leader(f"lock-{number}") as election:
-                await anext(election.terms())
-        assert scrape.of("units_assigned_total") == MOST_GROUPS + 20
-        assert scrape.of("units_assigned_total", group_id="", rota_namespace="") == 20
-        assert len(list(scrape.samples("units_assigned_total"))) == MOST_GROUPS + 1
-        assert scrape.of("units_assigned_total", group_id="lock-0") == 1
-
-
-@in_virtual_time
 async def test_every_metric_of_the_table_is_shown_and_no_other() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rota.client import InvalidRequest, MembershipLost, OffsetToCommit
+from rota.client import MembershipLost, OffsetToCommit
 from rota.protocol.messages import CommitOffsets
 from tests.client.scrapes import Scrape
 from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, until
@@ -54,45 +54,6 @@ async def test_stored_progress_is_lag_until_it_is_committed() -> None:
 
 
 @in_virtual_time
-async def test_stored_progress_keeps_its_age_while_its_commit_waits() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        async with worker.member() as consumer:
-            await consumer.wait_assigned()
-            consumer.store("work", 3, 1)
-            await asyncio.sleep(4)
-            worker.cable.commits_may_go.clear()
-            consumer.commit_soon()
-            await asyncio.sleep(1)
-            assert scrape.of("commit_lag_seconds") == pytest.approx(5, abs=0.01)
-            worker.cable.commits_may_go.set()
-            await until(lambda: scrape.of("commits_total") == 1)
-            assert scrape.of("commit_lag_seconds") == 0
-
-
-@in_virtual_time
-async def test_progress_stored_in_a_failed_commit_is_as_old_as_that() -> None:
-    """A busy consumer always stores something meanwhile: else its lag would never grow, though no commit succeeds."""
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        async with worker.member() as consumer:
-            await consumer.wait_assigned()
-            consumer.store("work", 3, 1)
-            await asyncio.sleep(4)
-            worker.cable.commits_may_go.clear()
-            consumer.commit_soon([OffsetToCommit("work", 3, 2, metadata="x" * 100_000)])
-            await asyncio.sleep(1)
-            consumer.store("work", 3, 3)
-            worker.cable.commits_may_go.set()
-            await until(lambda: scrape.of("commits_total") == 1)
-            assert scrape.of("commit_lag_seconds") == pytest.approx(5, abs=0.01)
-            await consumer.commit()
-            assert scrape.of("commit_lag_seconds") == 0
-
-
-@in_virtual_time
 async def test_repeated_and_late_commits_have_different_errors() -> None:
     async with a_coordinator() as coordinator:
         worker = a_worker(coordinator)
@@ -110,16 +71,3 @@ async def test_repeated_and_late_commits_have_different_errors() -> None:
             assert scrape.of("commits_total", outcome="ok") == 1
             assert scrape.of("commits_total", outcome="not_held") == 1
             worker.cable.plug_in()
-
-
-@in_virtual_time
-async def test_a_rejected_commit_ends_with_its_code() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            with pytest.raises(InvalidRequest, match="OFFSET_METADATA_TOO_LARGE"):
-                await member.commit([OffsetToCommit("work", 1, 5, metadata="x" * 100_000)])
-            assert scrape.of("commits_total", outcome="OFFSET_METADATA_TOO_LARGE") == scrape.of("commits_total") == 1
-            assert scrape.of("commit_age_seconds") is None

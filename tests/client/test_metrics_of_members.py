@@ -8,10 +8,9 @@ from contextlib import suppress
 import pytest
 
 import rota
-from rota.client import FencedInstanceId, Generation, OffsetToCommit
+from rota.client import FencedInstanceId, OffsetToCommit
 from tests.client.scrapes import Scrape
 from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, all_partitions_are_shared, until
-from tests.client.test_connect_worker import WORK, run_all
 from tests.client.virtual_time import in_virtual_time, pause
 
 # --- calls, heartbeats, rebalances --------------------------------------------------------------
@@ -74,33 +73,6 @@ async def test_a_call_cancelled_by_its_members_end_is_counted() -> None:
 
 
 @in_virtual_time
-async def test_a_retry_that_never_ends_is_counted_too() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            worker.cable.is_silent = True
-            await until(lambda: scrape.of("calls_total", operation="Heartbeat", outcome="cancelled") == 1)
-            assert scrape.of("calls_total", operation="Heartbeat", outcome="broken") == 2
-            assert scrape.of("retries_total", operation="Heartbeat") == 2
-            worker.cable.is_silent = False
-
-
-@in_virtual_time
-async def test_a_candidate_that_resigns_steps_aside() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        async with worker.client.leader("writer") as election:
-            await anext(election.terms())
-            await asyncio.sleep(10)
-            await election.resign(pause=60)
-            assert scrape.of("rebalances_total", cause="stepped_aside") == scrape.of("rebalances_total") == 1
-            assert (scrape.of("units_revoked_total"), scrape.of("heartbeat_age_seconds")) == (1, None)
-
-
-@in_virtual_time
 async def test_a_second_member_rebalances_the_first() -> None:
     async with a_coordinator() as coordinator:
         worker, other = a_worker(coordinator), a_worker(coordinator, "x")
@@ -116,21 +88,6 @@ async def test_a_second_member_rebalances_the_first() -> None:
             assert scrape.of("rebalances_total") == scrape.of("rebalances_total", cause="group")
 
 
-@in_virtual_time
-async def test_a_second_cooperative_round_is_not_the_first() -> None:
-    async with a_coordinator() as coordinator:
-        worker, other = a_worker(coordinator), a_worker(coordinator, "x")
-        scrape = Scrape(worker.client)
-        strategy = "cooperative-sticky"
-        async with worker.member(strategy=strategy) as member:
-            await member.wait_assigned()
-            async with other.member(strategy=strategy) as second:
-                await all_partitions_are_shared([member, second])
-                assert scrape.of("rebalances_total", cause="group") == 1
-                assert scrape.of("rebalances_total", cause="second_round") == 1
-                assert (scrape.of("units_revoked_total"), scrape.of("units_held")) == (6, 6)
-
-
 @pytest.mark.parametrize(("strategy", "cause"), [("roundrobin", "resync"), ("cooperative-sticky", "topics_changed")])
 @in_virtual_time
 async def test_a_topic_that_grows_is_a_resync_where_no_join_is_needed(strategy: str, cause: str) -> None:
@@ -144,40 +101,6 @@ async def test_a_topic_that_grows_is_a_resync_where_no_join_is_needed(strategy: 
             await until(lambda: len(consumer.assignment or ()) == 3)
             assert scrape.of("rebalances_total", cause=cause) == scrape.of("rebalances_total") == 1
             assert scrape.of("calls_total", operation="PutTopic", kind="client", group_id="", outcome="ok") == 2
-
-
-@in_virtual_time
-async def test_a_rejoin_of_the_program_counts_as_requested() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        async with worker.member() as member:
-            for number in range(3):
-                await member.wait_assigned()
-                member.rejoin(f"reason {number}")
-                await until(lambda number=number: member.generation_id > number + 1)  # type: ignore[misc]
-            assert scrape.of("rebalances_total", cause="requested") == scrape.of("rebalances_total") == 3
-
-
-@in_virtual_time
-async def test_an_assignment_that_fails_is_one_rebalance_of_its_cause() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        is_broken = True
-
-        def assign(generation: Generation) -> dict[str, bytes]:
-            if is_broken:
-                raise ValueError("no plan")
-            return {member.member_id: b"all" for member in generation.members}
-
-        async with worker.client.member("g", protocol_type="own", protocols={"p": b""}, assign=assign) as member:
-            await asyncio.sleep(1)
-            is_broken = False
-            await member.wait_assigned()
-            failed = scrape.of("calls_total", operation="SyncGroup", outcome="ASSIGNMENT_FAILED") or 1
-            assert scrape.of("rebalances_total", cause="assignment_failed") == failed >= 1
-            assert scrape.of("units_held", kind="member") == 1
 
 
 # --- losses ---------------------------------------------------------------------------------------
@@ -207,59 +130,6 @@ async def test_an_outage_shows_as_it_lasts_and_when_it_ends() -> None:
             await asyncio.sleep(SESSION_S)
             assert (scrape.of("heartbeat_age_seconds") or 99) < 2
             assert (scrape.of("members_in_trouble"), scrape.of("units_held")) == (0, 12)
-
-
-@in_virtual_time
-async def test_a_rejected_newcomer_has_no_heartbeat_since_its_start() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        worker.cable.pull()
-        async with worker.member() as member:
-            await asyncio.sleep(60)
-            assert scrape.of("heartbeat_age_seconds") == pytest.approx(60, abs=0.01)
-            worker.cable.plug_in()
-            await member.wait_assigned()
-            await asyncio.sleep(SESSION_S)
-            assert (scrape.of("heartbeat_age_seconds") or 99) < 2
-
-
-@in_virtual_time
-async def test_an_unanswered_first_join_counts_as_time_of_silence() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        worker.cable.is_silent = True
-        async with worker.member():
-            await asyncio.sleep(1)
-            assert (scrape.of("calls_total"), scrape.of("heartbeat_age_seconds")) == (None, 1)
-            worker.cable.is_silent = False
-
-
-@in_virtual_time
-async def test_a_shut_out_candidate_counts_time_since_its_first_try() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        async with worker.client.leader("writer") as election:
-            await anext(election.terms())
-            await election.resign(pause=20)
-            assert scrape.of("heartbeat_age_seconds") is None
-            worker.cable.pull()
-            await asyncio.sleep(30)
-            assert scrape.of("heartbeat_age_seconds") == pytest.approx(30, abs=2)
-            worker.cable.plug_in()
-
-
-@in_virtual_time
-async def test_counters_of_units_begin_with_zero() -> None:
-    """Prometheus sees no increase in the first value of a series: the first loss of a group would go unnoticed."""
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        async with worker.member():
-            counters = [scrape.of(f"units_{what}_total", group_id=GROUP) for what in ("assigned", "revoked", "lost")]
-            assert counters == [0, 0, 0]
 
 
 @in_virtual_time
@@ -347,13 +217,3 @@ async def test_each_kind_of_member_has_its_name_and_its_units() -> None:
                 await until(lambda: second.member.assignment is not None)
                 assert scrape.of("members", kind="election", group_id="writer") == 2
                 assert scrape.of("units_held", kind="election", group_id="writer") == 1
-
-
-@in_virtual_time
-async def test_a_connect_worker_counts_connectors_and_tasks() -> None:
-    async with a_coordinator() as coordinator:
-        client = a_worker(coordinator).client
-        scrape = Scrape(client)
-        async with client.connect_worker("connect", WORK) as worker:
-            await until(lambda: run_all([worker]))
-            assert scrape.of("units_held", kind="connect_worker", group_id="connect") == len(WORK)

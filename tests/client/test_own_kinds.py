@@ -8,7 +8,6 @@ from contextlib import AsyncExitStack
 import pytest
 
 from rota.client import Client, Generation, Member
-from rota.client.events import Assigned, Revoked
 from tests.client.stage import SESSION_S, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
@@ -82,28 +81,6 @@ async def test_metadata_changes_with_the_next_join() -> None:
             said.append(b"two")
             member.rejoin("its metadata changed")
             await until(lambda: seen == [b"one", b"two"])
-
-
-@in_virtual_time
-async def test_cooperative_members_keep_what_does_not_move() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        first = await stack.enter_async_context(cooperative(a_worker(coordinator).client))
-        await until(lambda: first.assignment == NUMBERS)
-        events: list[object] = []
-
-        async def note() -> None:
-            async for event in first.events():
-                events.append(event)  # noqa: PERF401 (they are read while it runs)
-
-        noting = asyncio.create_task(note())
-        second = await stack.enter_async_context(cooperative(a_worker(coordinator).client))
-        await until(lambda: len(second.assignment or b"") == 2)
-
-        assert sorted((first.assignment or b"") + (second.assignment or b"")) == list(NUMBERS)
-        revoked = [event.share for event in events if isinstance(event, Revoked)]
-        assert [len(share) for share in revoked] == [2]
-        assert all(len(event.share) >= 2 for event in events if isinstance(event, Assigned))
-        noting.cancel()
 
 
 @in_virtual_time

@@ -102,15 +102,3 @@ async def test_a_raising_strategy_reaches_members_until_it_works() -> None:
         assert "a bug of the user's" in failed.detail
         own.fails = False
         await until(lambda: at_rest([member]))
-
-
-@in_virtual_time
-async def test_a_group_moves_from_a_built_in_strategy_to_its_own() -> None:
-    register_strategy(ByCache(cached=1))
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        old = await consumers(stack, coordinator, 1, "range")
-        both = await consumers(stack, coordinator, 1, "by-cache", "range")
-        await until(lambda: at_rest(old + both))
-        assert sorted(len(member.assignment or ()) for member in old + both) == [2, 2]
-        await old[0].close()
-        await until(lambda: len(both[0].assignment or ()) == 4)

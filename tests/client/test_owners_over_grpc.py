@@ -12,7 +12,6 @@ import pytest
 import rota
 from rota.api.grpc.server import GrpcServer
 from rota.client import Client, Consumer, OffsetToCommit
-from rota.client.transports.grpc import GrpcTransport
 from rota.client.transports.stream import StreamTransport
 from rota.observability.metrics import Metrics
 from rota.protocol.ids import shard_of
@@ -120,24 +119,6 @@ async def test_calls_follow_the_group_and_no_move_rebalances(scheme: str) -> Non
 
 
 @pytest.mark.parametrize("scheme", ["grpc", "grpc+stream"])
-async def test_an_unreachable_owners_calls_pass_through_any_replica(scheme: str) -> None:
-    fleet, group_id = Fleet(), a_group_due_to("r2")
-    async with AsyncExitStack() as stack:
-        one, two = [await stack.enter_async_context(fleet.replica(name)) for name in NAMES]
-        await settled([one.running, two.running])
-        client = await stack.enter_async_context(rota.connect(fleet.urls(scheme)))
-        consumer, taken = await stack.enter_async_context(a_consumer(client, group_id))
-        generation_id = consumer.generation_id
-        await until_asked(two, one, consumer)
-        await two.server.stop(0)
-        await until_asked(one, two, consumer)
-
-        assert two.running.local.locate("default", group_id).replica_id == "r2"
-        assert consumer.generation_id == generation_id
-        assert taken == []
-
-
-@pytest.mark.parametrize("scheme", ["grpc", "grpc+stream"])
 async def test_who_does_not_forward_is_asked_for_the_owner(scheme: str) -> None:
     fleet = Fleet()
     async with AsyncExitStack() as stack:
@@ -181,16 +162,3 @@ async def test_members_that_leave_with_their_stream_stay_on_one() -> None:
         consumer, _ = await stack.enter_async_context(a_consumer(client, group_id))
         for _ in range(3):
             await until_asked(one, two, consumer)
-
-
-async def test_one_address_alone_is_not_asked_for_the_owner_repeatedly() -> None:
-    fleet, group_id = Fleet(), a_group_due_to("r2")
-    async with AsyncExitStack() as stack:
-        one, two = [await stack.enter_async_context(fleet.replica(name)) for name in NAMES]
-        await settled([one.running, two.running])
-        client = await stack.enter_async_context(Client(GrpcTransport(fleet.urls("grpc")[:1])))
-        consumer, _ = await stack.enter_async_context(a_consumer(client, group_id))
-        for _ in range(3):
-            await until_asked(one, two, consumer)
-        asked = {"operation": "FindCoordinator", "code": "NONE"}
-        assert one.metrics.registry.get_sample_value("rota_requests_total", asked) == 1

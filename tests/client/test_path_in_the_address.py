@@ -17,8 +17,6 @@ from rota.access.browsers import Site
 from rota.api.http.app import create_app
 from rota.client import Client, InvalidRequest
 from rota.client.transports.http import HttpTransport
-from rota.protocol.errors import ErrorCode
-from rota.wire.problems import problem_document
 from tests.contracts.transports import LIMITS, a_coordinator, a_door
 
 DEADLINE_S = 60
@@ -59,26 +57,6 @@ async def test_a_missing_path_of_the_server_is_named_with_the_address(path: str)
     )
 
 
-async def test_the_stream_of_events_names_the_address_too() -> None:
-    async with asyncio.timeout(DEADLINE_S), a_door("http") as url:
-        transport = HttpTransport([f"{url}/v1"])
-        try:
-            with pytest.raises(InvalidRequest, match="is the path '/v1' in the address right"):
-                await anext(transport.watch("default", "g", None))
-        finally:
-            await transport.close()
-
-
-async def test_a_missing_route_is_not_blamed_on_a_bare_address() -> None:
-    def answer(_request: httpx.Request) -> httpx.Response:
-        return httpx.Response(404, json=problem_document(ErrorCode.INVALID_REQUEST, "no such route", 404))
-
-    transport = HttpTransport(["http://old.example"], inner=httpx.MockTransport(answer))
-    async with Client(transport) as client:
-        with pytest.raises(InvalidRequest, match=r"at http://old\.example; is the server older than this client"):
-            await client.topics()
-
-
 @pytest.mark.parametrize("url", ["http://host?x=1", "https://host/rota?", "http://host/#here", "http://host#"])
 def test_an_address_without_room_for_a_path_is_rejected(url: str) -> None:
     with pytest.raises(ValueError, match="it must have no"):
@@ -98,12 +76,6 @@ def test_an_address_without_room_for_a_path_is_rejected(url: str) -> None:
 def test_an_ignored_part_of_a_grpc_address_is_rejected(url: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         rota.connect(url)
-
-
-@pytest.mark.parametrize("url", ["grpc://host:9090/", "grpc+stream://host:9090/?leave_after_ms=0"])
-async def test_a_slash_at_the_end_of_a_grpc_address_is_no_path(url: str) -> None:
-    async with rota.connect(url):
-        pass
 
 
 @pytest.mark.parametrize("host", ["a..b", "ä..b", "xn--", "256.1.1.1", "[v1.x]", "a" * 64])

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from rota.client import InvalidRequest, LeadershipLost, Permit, PermitLost, Permits
+from rota.client import LeadershipLost, Permit, PermitLost, Permits
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.runtime.coordinator import LocalCoordinator
@@ -183,56 +183,8 @@ async def test_a_wait_of_a_minute_logs_its_place_and_the_holder(caplog: pytest.L
             assert lines == [f"election writer: waiting for 60 s: {first.member.member_id} leads"]
 
 
-@in_virtual_time
-async def test_run_and_a_block_exclude_each_other() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        entered = permits(a_worker(coordinator, "a"))
-        await stack.enter_async_context(entered)
-
-        async def work(_permit: Permit) -> None:
-            """Not called."""
-
-        with pytest.raises(RuntimeError, match="takes the place of the block"):
-            await entered.run(work)
-
-
-@in_virtual_time
-async def test_a_restarted_static_holder_has_a_higher_token() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        former = a_worker(coordinator, "a")
-        first = permits(former, group_instance_id="i")
-        holding = asyncio.create_task(hold(first, [], "a"))
-        await until(lambda: first._permit is not None)
-        former.cable.pull()
-
-        second = await stack.enter_async_context(permits(a_worker(coordinator, "b"), group_instance_id="i"))
-
-        assert (second.number, second.fencing_token > first.permit.fencing_token) == (0, True)
-        with pytest.raises(PermitLost):
-            await holding
-
-
-@in_virtual_time
-async def test_a_group_with_permits_is_no_election() -> None:
-    async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a")):
-        with pytest.raises(InvalidRequest, match="INCONSISTENT_GROUP_PROTOCOL"):
-            await a_worker(coordinator, "b").client.leader(NAME).run(nothing)
-
-
 async def nothing(_term: object) -> None:
     """Not called."""
-
-
-@in_virtual_time
-async def test_the_lowest_number_that_a_member_asks_for_counts(caplog: pytest.LogCaptureFixture) -> None:
-    async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a"), 1):
-        wants_more = permits(a_worker(coordinator, "b"), 5, wait_timeout=1.0)
-
-        with pytest.raises(TimeoutError):
-            await wants_more.start()
-
-        assert wants_more.of == 1
-    assert "this group has 1 permits, not 5" in caplog.text
 
 
 @pytest.mark.parametrize("number", [0, -1, 1_000_001, True, 1.0])

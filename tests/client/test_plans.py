@@ -17,7 +17,7 @@ from rota.assignors import (
     UserData,
     register_strategy,
 )
-from rota.client import Consumer, InvalidRequest
+from rota.client import Consumer
 from rota.protocol.messages import TopicPartitions
 from rota.runtime.coordinator import LocalCoordinator
 from rota.types.plan import PlannedMember, PlannedRebalance
@@ -148,34 +148,6 @@ async def test_the_plan_of_a_departure_is_what_happens_then(strategy: str) -> No
         assert plan.rounds == fleet.members[0][1].generation_id - generation_id
         assert (plan.generation_id, plan.unowned) == (generation_id, ())
         assert plan.least_moves <= plan.moves
-
-
-@in_virtual_time
-async def test_a_member_that_also_lists_an_eager_strategy_pauses_fully() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        fleet = Fleet(coordinator, stack)
-        for topic, partitions in TOPICS.items():
-            await fleet.admin.put_topic(topic, partitions)
-        await fleet.grow(3, "cooperative-sticky", "range")
-
-        plan = await fleet.admin.plan_group(GROUP, without=[fleet.members[2][1].member_id])
-        revoked = await fleet.leave(2)
-
-        assert {each.member_id: named(each.after) for each in staying(plan)} == fleet.shares()
-        assert {each.member_id: named(each.pauses) for each in staying(plan)} == revoked
-        assert all(each.pauses == each.before for each in staying(plan))
-
-
-@in_virtual_time
-async def test_a_plan_for_an_unknown_member_names_the_nearest_one() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        fleet = Fleet(coordinator, stack)
-        for topic, partitions in TOPICS.items():
-            await fleet.admin.put_topic(topic, partitions)
-        await fleet.grow(3, "sticky")
-
-        with pytest.raises(InvalidRequest, match=r"without\[0\]: unknown member 'i22'; did you mean 'i2'\?"):
-            await fleet.admin.plan_group(GROUP, without=["i22"])
 
 
 @pytest.mark.parametrize(

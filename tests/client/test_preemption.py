@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from rota.client import Client, Election, LeadershipLost, Term
+from rota.client import Client, Election, Term
 from rota.client.election import CandidateRole
 from rota.protocol.messages import Heartbeat, RebalanceGroup
 from rota.types.leader import decode_candidate
@@ -96,47 +96,6 @@ async def test_work_may_drain_while_its_term_is_valid() -> None:
 
 
 @in_virtual_time
-async def test_the_former_leader_leads_when_the_better_one_leaves() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10)
-        await low.campaign(stack)
-        await until(lambda: low.deeds == ["begins"])
-        async with AsyncExitStack() as other:
-            await high.campaign(other)
-            await until(lambda: high.deeds == ["begins"])
-        await until(lambda: low.deeds == ["begins", "ends", "begins"])
-        assert high.deeds == ["begins", "ends"]
-
-
-@in_virtual_time
-async def test_equal_priority_and_no_preemption_change_nothing() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        first, same = Ranked(coordinator, "first", 3), Ranked(coordinator, "same", 3)
-        patient = Ranked(coordinator, "patient", 9, hold_s=None)
-        await first.campaign(stack)
-        await until(lambda: first.deeds == ["begins"])
-        await same.campaign(stack)
-        await patient.campaign(stack)
-
-        await asyncio.sleep(60)
-
-        assert (first.deeds, same.deeds, patient.deeds) == (["begins"], [], [])
-
-
-@in_virtual_time
-async def test_a_better_candidate_that_leaves_keeps_the_leader() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10)
-        low.ending_s = 2.0
-        await low.campaign(stack)
-        await until(lambda: low.deeds == ["begins"])
-        async with high.election():
-            await asyncio.sleep(HOLD_S + 1)
-        await until(lambda: low.deeds == ["begins", "ends", "begins"])
-        assert low.diary[-1][2] > low.diary[0][2]
-
-
-@in_virtual_time
 async def test_a_leader_cut_off_in_a_hand_over_ends_by_its_deadline() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         low, high = Finishing(coordinator, "low"), Ranked(coordinator, "high", 10, hold_s=0)
@@ -205,27 +164,6 @@ async def test_a_leader_asked_before_it_knows_that_it_leads_hands_over() -> None
         await until(lambda: second.deeds == ["begins"])
 
         assert first.deeds[-1:] != ["begins"]
-
-
-@in_virtual_time
-async def test_a_term_by_hand_is_waited_for_as_well() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        low, high = Ranked(coordinator, "low"), Ranked(coordinator, "high", 10, hold_s=0)
-        election = await stack.enter_async_context(low.election())
-        term = await anext(election.terms())
-        await high.campaign(stack)
-        with pytest.raises(LeadershipLost, match="handed over"):
-            await end_slowly(term, high)
-        await until(lambda: high.deeds == ["begins"])
-
-
-async def end_slowly(term: Term, other: Candidate) -> None:
-    async with term:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(1.5)
-            assert other.deeds == []
 
 
 def test_the_metadata_of_the_user_is_kept() -> None:

@@ -8,19 +8,15 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Literal
 
-import httpx
 import pytest
 
 from rota.api.http.app import create_app
 from rota.client import Client, CoordinatorUnreachable, GroupEvent, NotFound, RevisionOutOfRange
 from rota.client.transports import HttpTransport, Transport
-from rota.protocol.errors import LinesPruned
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.in_memory import InMemoryTransport
 from rota.testing.memory import MemoryStore
-from rota.wire.documents import dump_document
-from rota.wire.problems import problem_document
 from tests.client.stage import GROUP
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.http.serving import serving
@@ -72,31 +68,6 @@ async def test_a_watch_raises_the_first_revision_that_is_left(transport: str, af
     assert refused.value.first_revision == went_on.revision == PRUNED + 1
 
 
-@pytest.mark.parametrize("transport", ["http", "in memory"])
-async def test_a_watch_from_the_earliest_line_skips_pruned_lines(transport: str) -> None:
-    async with pruned(transport) as stage:
-        watch = stage.client.watch(GROUP, "earliest")
-        past = [(await anext(watch)).revision for _ in range(LINES - PRUNED)]
-        await stage.commit(99)
-        live = (await anext(watch)).revision
-
-    assert [*past, live] == [5, 6, 7]
-
-
-@pytest.mark.parametrize("transport", ["http", "in memory"])
-async def test_a_watch_beyond_the_journals_end_raises_where_it_ends(transport: str) -> None:
-    async with pruned(transport) as stage:
-        with pytest.raises(RevisionOutOfRange, match="read the present state") as refused:
-            await anext(stage.client.watch(GROUP, LINES + 1))
-        assert refused.value.last_revision == LINES
-        next_line = asyncio.ensure_future(anext(stage.client.watch(GROUP, refused.value.last_revision)))
-        await stage.commit(99)
-        went_on = await next_line
-
-    assert went_on.revision == LINES + 1
-    assert (refused.value.first_revision, refused.value.incarnation) == (PRUNED + 1, "in-memory")
-
-
 class BreaksOff(InMemoryTransport):
     """Each stream breaks off after its first line, and then the journal is pruned further than that."""
 
@@ -125,19 +96,3 @@ async def test_a_watch_that_comes_back_to_pruned_lines_raises(
             await anext(watch)
 
     assert (seen.revision, refused.value.first_revision) == (PRUNED + 1, PRUNED + 3)
-
-
-async def test_the_event_that_ends_an_overtaken_stream_is_raised() -> None:
-    gone = LinesPruned(7, 32)
-    problem = dump_document(problem_document(gone.code, gone.detail, first_revision=gone.first_revision)).decode()
-    line = '{"at_ms":1,"generation_id":1,"kind":"member_joined","reason":"","payload":{}}'
-    stream = f"event: member_joined\nid: 7\ndata: {line}\n\nevent: revision-out-of-range\ndata: {problem}\n\n"
-    headers = {"content-type": "text/event-stream"}
-    inner = httpx.MockTransport(lambda _: httpx.Response(200, text=stream, headers=headers))
-    watch = HttpTransport(["http://rota"], inner=inner).watch("default", "g", 6)
-
-    assert (await anext(watch)).revision == 7
-    with pytest.raises(RevisionOutOfRange) as ended:
-        await anext(watch)
-
-    assert (ended.value.first_revision, ended.value.detail) == (32, gone.detail)

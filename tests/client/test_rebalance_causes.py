@@ -45,23 +45,6 @@ def test_a_first_assignment_is_no_resync_and_a_later_one_is() -> None:
     assert [causes.cause_of(ASSIGNED) for _ in range(3)] == [None, "resync", "resync"]
 
 
-@pytest.mark.parametrize("start", [core.RebalanceStarted(1, "rebalance"), core.Lost(1, "deadline")])
-def test_the_assignment_that_ends_a_rebalance_is_no_other_one(start: core.Event) -> None:
-    causes = RebalanceCauses()
-    causes.cause_of(ASSIGNED)
-
-    assert causes.cause_of(start) is not None
-    assert causes.cause_of(ASSIGNED) is None
-
-
-def test_a_failed_assignment_counts_once() -> None:
-    causes = RebalanceCauses()
-    failed = core.AssignmentFailed(1, "no plan")
-
-    assert causes.cause_of(failed) == "assignment_failed"
-    assert causes.cause_of(core.RebalanceStarted(1, "assignment failed")) is None
-
-
 def reasons_in(package: str, method: str) -> Iterator[str]:
     """The texts that calls of this name are given as their reason, with 7 for each value in them."""
     for source in sources():

@@ -188,37 +188,6 @@ async def test_a_second_member_gets_its_half(strategies: tuple[str, ...]) -> Non
         assert [len(each.consumer.assignment or ()) for each in group.processes] == [6, 6]
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@in_virtual_time
-async def test_once_upgraded_only_what_moves_pauses(seed: int) -> None:
-    """Every moment a member joins or leaves: what has the same holder before and after was never out of its hands."""
-    async with a_group(seed, is_static=False) as group:
-        for _ in range(3):
-            group.start(EAGER)
-        await group.is_at_rest()
-        for strategies in (BOTH, COOPERATIVE):
-            await all_are(group, strategies, disturb=0.0)
-        for _ in range(4):
-            before = group.holders()
-            paused: set[TopicPartition] = set()
-            watching = asyncio.create_task(note_pauses(before, paused))
-            if len(group.processes) > 2 and group.random.random() < 0.5:
-                await group.processes.pop(group.random.randrange(len(group.processes))).close()
-            else:
-                group.start(COOPERATIVE)
-            await group.is_at_rest()
-            watching.cancel()
-            after = group.holders()
-            assert not [place for place in paused if after[place] is before[place]]
-
-
-async def note_pauses(holders: dict[TopicPartition, Process], paused: set[TopicPartition]) -> None:
-    """Note which partitions leave their holder's hands, if only for a moment."""
-    while True:
-        paused |= {place for place, each in holders.items() if place not in (each.consumer.assignment or ())}
-        await asyncio.sleep(0.01)
-
-
 # --- claims that lead to nothing -----------------------------------------------------------------
 
 
@@ -269,19 +238,3 @@ async def test_a_claim_that_is_never_revoked_is_assigned_all_the_same() -> None:
             assert leader.consumer.generation_id == 1
             assert given(group, liar) != ALL
             await within(AT_REST_S, lambda: given(group, liar) == ALL, lambda: given(group, liar))
-
-
-@in_virtual_time
-async def test_a_static_claimant_that_restarts_leaves_nothing_behind() -> None:
-    async with a_group(1, is_static=True) as group:
-        group.drain_s = 60
-        first = group.start(COOPERATIVE)
-        await group.is_at_rest()
-        second = group.start(COOPERATIVE)
-        await second.consumer.wait_assigned()
-        await asyncio.sleep(0.1)
-        group.processes.remove(first)
-        await first.die()
-        group.drain_s = 0
-        group.start(COOPERATIVE, first.instance_id)
-        await within(AT_REST_S, lambda: not group.unowned(), group.unowned)

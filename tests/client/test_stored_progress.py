@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rota.client import Consumer, MembershipLost, OffsetToCommit, Shard
+from rota.client import Consumer, MembershipLost, Shard
 from tests.client.stage import GROUP, SESSION_S, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
@@ -79,17 +79,6 @@ async def test_what_the_work_of_a_pool_stores_is_committed_at_its_end(auto_commi
             until_done=True
         )
         assert await committed(worker) == {0: 42, 1: 42}
-
-
-@in_virtual_time
-async def test_an_explicit_commit_is_not_undone_by_stored_progress() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with a_consumer(worker) as consumer:
-            await consumer.wait_assigned()
-            consumer.store("work", 3, 5)
-            await consumer.commit([OffsetToCommit("work", 3, 8)])
-        assert await committed(worker) == {3: 8}
 
 
 @in_virtual_time

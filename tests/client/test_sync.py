@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import rota.client as sdk
-from rota.client import LeadershipLost, NotFound, OffsetToCommit, PermitLost, sync
+from rota.client import NotFound, OffsetToCommit, sync
 from rota.protocol.fencing_token import fencing_token
 
 PATIENCE_S = 60.0
@@ -28,37 +28,6 @@ def test_calls_return_what_the_async_ones_do_and_raise_the_same(url: str) -> Non
         assert [topic.topic for topic in client.topics()] == ["documents"]
         with pytest.raises(NotFound):
             client.describe_group("nobody")
-
-
-def test_a_term_is_held_and_handed_over_when_the_block_ends(url: str) -> None:
-    with a_client(url) as client:
-        tokens = []
-        for _ in range(2):
-            with client.leader("writer", session_timeout=60.0) as election:
-                term = next(iter(election.terms()))
-                with term:
-                    assert term.is_valid
-                    assert not term.lost.is_set()
-                    tokens.append(term.fencing_token)
-        assert tokens[0] < tokens[1]
-
-
-def test_a_term_that_is_over_is_reported_at_the_end_of_its_block(url: str) -> None:
-    with a_client(url) as client, client.leader("writer", session_timeout=60.0) as election:
-        term = next(iter(election.terms()))
-        with pytest.raises(LeadershipLost):
-            resign_while_working(election, term)
-        assert term.lost.wait(timeout=PATIENCE_S)
-
-
-def resign_while_working(election: Any, term: Any) -> None:
-    """The leadership is handed over only when the body has ended."""
-    resigning = threading.Thread(target=election.resign)
-    with term:
-        resigning.start()
-        assert term.lost.wait(timeout=PATIENCE_S)
-        assert resigning.is_alive()
-    resigning.join()
 
 
 def test_run_calls_a_plain_function_in_each_term(url: str) -> None:
@@ -129,39 +98,6 @@ def test_a_bad_url_leaves_no_thread_behind() -> None:
     with pytest.raises(ValueError):
         sync.connect("nonsense")
     assert threading.active_count() == before
-
-
-def test_a_lock_waits_and_is_released_at_the_blocks_end(url: str) -> None:
-    with a_client(url) as client:
-        with client.lock("one", session_timeout=60.0) as lock:
-            assert (lock.number, lock.is_valid) == (0, True)
-            with pytest.raises(TimeoutError, match="no permit of 'one'"):
-                client.lock("one", wait_timeout=0.1).start()
-        with client.lock("one", session_timeout=60.0) as again:
-            assert again.fencing_token > lock.fencing_token
-        assert lock.lost.is_set()
-
-
-def test_a_lost_permit_is_reported_at_the_end_of_its_block(url: str) -> None:
-    reported: list[int] = []
-    with a_client(url) as client:
-        permits = client.permits("two", 2, session_timeout=60.0, on_lost=lambda lost: reported.append(lost.number))
-        with pytest.raises(PermitLost, match="the permit was lost"):
-            work_until_removed(client, permits)
-    assert reported == [0]
-
-
-def work_until_removed(client: Any, permits: Any) -> None:
-    with permits as permit:
-        (member,) = client.describe_group("two").members
-        client.remove_member("two", member.member_id)
-        assert permit.lost.wait(timeout=PATIENCE_S)
-
-
-def test_run_calls_plain_work_with_the_permit(url: str) -> None:
-    with a_client(url) as client:
-        work = client.permits("three", 3).run(lambda permit: (permit.number, permit.is_valid))
-        assert work == (0, True)
 
 
 def test_a_client_without_a_block_starts_and_closes(url: str) -> None:

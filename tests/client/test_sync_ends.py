@@ -33,31 +33,6 @@ def test_a_run_in_a_thread_ends_by_the_loss_at_the_blocks_end(url: str) -> None:
             running.result(PATIENCE_S)
 
 
-def test_a_run_in_a_thread_ends_by_the_loss_at_the_clients_close(url: str) -> None:
-    begun = threading.Event()
-
-    def lead(client: Any) -> None:
-        with client.leader("writer", session_timeout=60.0) as election:
-            election.run(works_until_stopped(begun))
-
-    with ThreadPoolExecutor(1) as threads:
-        with sync.connect(url) as client:
-            running = threads.submit(lead, client)
-            assert begun.wait(PATIENCE_S)
-        with pytest.raises(LeadershipLost):
-            running.result(PATIENCE_S)
-
-
-def test_a_pools_run_in_a_thread_ends_when_the_client_closes(url: str) -> None:
-    begun = threading.Event()
-    with ThreadPoolExecutor(1) as threads:
-        with sync.connect(url) as client:
-            pool = client.worker_pool("workers", {"work": 1}, works_until_stopped(begun), session_timeout=60.0)
-            running = threads.submit(pool.run)
-            assert begun.wait(PATIENCE_S)
-        running.result(PATIENCE_S)
-
-
 def test_an_endless_wait_in_a_thread_ends_with_the_client(url: str) -> None:
     with ThreadPoolExecutor(1) as threads:
         with sync.connect(url) as client:

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from rota.client import Client, FencedInstanceId, Shard
+from rota.client import Client, FencedInstanceId
 from rota.protocol.fencing_token import fencing_token
 from tests.client.stage import Cable, a_coordinator
 from tests.client.virtual_time import in_virtual_time
@@ -36,27 +36,6 @@ async def test_consumers_with_one_instance_id_have_tokens_of_their_own() -> None
             await asyncio.sleep(5)
 
     assert tokens == [fencing_token(1), fencing_token(1, 1), fencing_token(1, 2)]
-
-
-@in_virtual_time
-async def test_the_shards_of_a_pool_have_the_token_of_its_process() -> None:
-    tokens: list[int] = []
-
-    async def work(shard: Shard) -> None:
-        tokens.append(shard.fencing_token)
-        await asyncio.sleep(LONG_S)
-
-    async def run(coordinator: Any) -> None:
-        with suppress(FencedInstanceId):
-            pool = a_client(coordinator).worker_pool("g", {"t": 1}, work, group_instance_id="pod-0")
-            await pool.run(until_done=True, handle_signals=False)
-
-    async with a_coordinator() as coordinator, asyncio.TaskGroup() as tasks:
-        for _ in range(2):
-            tasks.create_task(run(coordinator))
-            await asyncio.sleep(5)
-
-    assert tokens == [fencing_token(1), fencing_token(1, 1)]
 
 
 @in_virtual_time

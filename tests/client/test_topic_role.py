@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import rota
-from rota.assignors import TopicPartition, UnknownAssignor
+from rota.assignors import TopicPartition
 from rota.client import TopicFacts, consumer_protocol
 from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.membership import Assigned, JoinedAsLeader
@@ -79,18 +79,6 @@ def test_only_cooperative_members_keep_shares_while_they_join() -> None:
     assert not is_cooperative("cooperative-sticky", "range")
 
 
-def test_a_servers_strategy_assigns_like_the_clients() -> None:
-    held = (TopicPartition("t", 3),)
-    role = TopicRole(("server:sticky", "sticky", "server:range"), ("t",), {})
-
-    by_name = {each.name: each.metadata for each in role.protocols(held, 7)}
-
-    assert by_name["server:sticky"] == by_name["sticky"] != by_name["server:range"]
-    assert not role.is_cooperative
-    with pytest.raises(UnknownAssignor, match="server does not assign"):
-        TopicRole(("server:cooperative-sticky",), ("t",), {})
-
-
 async def test_weights_racks_and_capacities_count() -> None:
     topics = {"t": TopicFacts(6, {"weights": "1,1,1,1,1,1", "racks": "a,a,b,b,c,c"})}
     small = TopicRole(("weighted", "rack-aware"), ("t",), topics, rack_id="a")
@@ -108,11 +96,6 @@ async def test_weights_racks_and_capacities_count() -> None:
 def test_a_member_must_carry_something(capacity: float) -> None:
     with pytest.raises(ValueError, match="capacity"):
         TopicRole(("weighted",), ("t",), {}, capacity=capacity)
-
-
-def test_an_unknown_option_is_rejected_before_a_member_joins() -> None:
-    with pytest.raises(UnknownAssignor, match="redundant has no option"):
-        TopicRole(("redundant(x=1)",), ("t",), {})
 
 
 @pytest.mark.parametrize(

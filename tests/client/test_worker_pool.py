@@ -82,20 +82,6 @@ async def test_a_stop_of_a_run_until_done_drains_work() -> None:
         assert (await client.describe_group(GROUP)).members == ()
 
 
-@in_virtual_time
-async def test_shards_move_to_newcomers_and_back_and_never_overlap() -> None:
-    async with a_coordinator() as coordinator:
-        ledger = Ledger()
-        async with a_pool(a_worker(coordinator), ledger) as pool:
-            await asyncio.sleep(0.3)
-            async with a_pool(a_worker(coordinator), ledger) as other:
-                await until(lambda: len(other.shards) == 2)
-                await asyncio.sleep(0.5)
-            await pool.wait_done()
-        assert len(ledger.done) == 4 * END
-        assert ledger.most_at_once == 1
-
-
 @pytest.mark.parametrize("strategy", ["server:redundant(2)", "cooperative-redundant(2)"])
 @in_virtual_time
 async def test_a_standby_works_on_and_learns_of_its_promotion(strategy: str) -> None:

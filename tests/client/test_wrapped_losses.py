@@ -16,7 +16,6 @@ from rota.client import (
     PermitLost,
     Permits,
     Shard,
-    Term,
     WorkerPool,
 )
 from rota.client.losses import without_losses
@@ -120,44 +119,12 @@ async def test_a_pool_works_on_after_a_loss_that_is_wrapped(way: Raise) -> None:
         await running
 
 
-@pytest.mark.parametrize("way", WAYS)
-@in_virtual_time
-async def test_an_election_goes_on_after_a_loss_that_is_wrapped(way: Raise) -> None:
-    async with a_coordinator() as coordinator:
-        election, pauses, terms = an_election(a_worker(coordinator)), [10.0], list[int]()
-
-        async def work(term: Term) -> str:
-            terms.append(term.fencing_token)
-            if pauses:
-                await pause_in(term, pauses, way)
-            return "done"
-
-        assert await election.run(work, handle_signals=False) == "done"
-        assert len(terms) == 2
-
-
 def an_election(worker: Worker) -> Election:
     return worker.client.leader("writer", session_timeout=SESSION_S)
 
 
 def a_lock(worker: Worker) -> Permits:
     return worker.client.lock("nightly", session_timeout=SESSION_S)
-
-
-@pytest.mark.parametrize("way", WAYS)
-@in_virtual_time
-async def test_blocks_of_terms_and_locks_raise_the_loss_itself(way: Raise) -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with an_election(worker) as election:
-            async for term in election.terms():
-                with pytest.raises(LeadershipLost):
-                    async with term:
-                        await pause_in(term, [10.0], way)
-                break
-        with pytest.raises(PermitLost):
-            async with a_lock(worker) as lock:
-                await pause_in(lock, [10.0], way)
 
 
 @in_virtual_time
