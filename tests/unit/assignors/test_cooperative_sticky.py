@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from rota.assignors import MemberSubscription, PartitionRacks, Shares, TopicPartition, assign
 from tests.conformance.assignor_properties import Outcome, holds
-from tests.unit.assignors.worlds import RACKS, Group, deterministic, groups, subsets
+from tests.unit.assignors.worlds import RACKS, Group, deterministic, groups
 
 FIRST_GENERATION = 5
 """Above all generations that the groups are drawn with."""
@@ -48,43 +48,6 @@ def test_the_group_comes_to_rest_complete_and_balanced(group: Group) -> None:
     final = rounds(group, most=10)[-1]
 
     assert all(holds(name, final) for name in ("valid", "complete", "balanced"))
-
-
-@deterministic
-@given(groups(equal=True))
-def test_equal_subscribers_are_done_after_the_second_round(group: Group) -> None:
-    outcomes = rounds(group, most=2)
-
-    assert holds("fully-balanced", outcomes[-1])
-
-
-@deterministic
-@given(groups(equal=True))
-def test_a_newcomer_costs_the_others_only_what_it_gets(group: Group) -> None:
-    settled = group.holding(rounds(group, most=10)[-1].shares, generation=90)
-    grown = settled.joined_by(MemberSubscription("newcomer", topics=group.members[0].topics))
-
-    first, *others = rounds(grown, most=2)
-
-    assert first.shares["newcomer"] == []
-    final = [first, *others][-1]
-    for member in settled.members:
-        assert set(final.shares[member.member_id]) <= set(member.owned_partitions)
-
-
-@deterministic
-@given(groups(), st.data())
-def test_who_unsubscribes_gives_up_before_somebody_else_is_given(group: Group, data: st.DataObject) -> None:
-    settled = group.holding(rounds(group, most=10)[-1].shares, generation=90)
-    members = [
-        MemberSubscription(m.member_id, None, data.draw(subsets), m.owned_partitions, m.generation)
-        for m in settled.members
-    ]
-
-    outcomes = rounds(Group(group.partitions_per_topic, members), most=10)
-
-    assert all(holds("two-phase", after) for after in outcomes)
-    assert all(holds(name, outcomes[-1]) for name in ("complete", "balanced"))
 
 
 def test_a_moving_partition_is_withheld_for_one_round() -> None:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import get_args
 
 import pytest
 from msgspec.structs import replace
 
 from rota.group import records as r
 from rota.group.journal import wrong_cause
-from rota.group.records import MemberEnd
 from rota.protocol import messages as m
-from rota.protocol.causes import CAUSES, MEMBER_ENDS, Cause
+from rota.protocol.causes import Cause
 from tests.unit.group.driver import (
     DELAY_MS,
     GROUP_ID,
@@ -218,12 +216,3 @@ def test_a_code_that_the_lines_before_contradict_is_found(record: r.Record, form
 )
 def test_a_code_that_fits_the_lines_before_is_right(record: r.Record, former: r.Record | None) -> None:
     assert wrong_cause(record, former) == ""
-
-
-def test_each_code_has_a_meaning() -> None:
-    assert set(CAUSES) == set(Cause)
-
-
-def test_each_end_of_a_member_has_a_word() -> None:
-    """Readers of the journal go by kinds, the core by records."""
-    assert {record.kind for record in get_args(MemberEnd)} == set(MEMBER_ENDS)

@@ -92,16 +92,6 @@ def test_a_join_phase_goes_on_while_the_leader_steps_down() -> None:
     assert core.leader_id == "m1"
 
 
-def test_a_sync_phase_is_interrupted() -> None:
-    core = a_group_awaiting_its_assignment(members=2)
-    waiting = core.send(a_sync("m1", 1))
-
-    core.ask(m.RebalanceGroup(*KEY))
-
-    assert core.answer(waiting).error is ErrorCode.REBALANCE_IN_PROGRESS
-    assert core.group.state == "PreparingRebalance"
-
-
 @pytest.mark.parametrize(
     ("core", "step_down", "error"),
     [
@@ -136,9 +126,3 @@ def test_in_the_sync_phase_who_parks_its_sync_is_not_waited_for() -> None:
 
     assert [(member.member_id, member.awaited) for member in syncing.members] == [("m0", True), ("m1", False)]
     assert syncing.phase_deadline_ms == core.now_ms + REBALANCE_MS
-
-
-def test_a_stable_group_waits_for_nobody() -> None:
-    stable = described(a_stable_group(members=2))
-
-    assert (stable.phase_deadline_ms, [member.awaited for member in stable.members]) == (None, [False, False])

@@ -10,7 +10,7 @@ from msgspec import structs
 from rota.group.describe import LEAST_INTERVAL_MS, STUCK_MS, judge, unowned_partitions
 from rota.group.state import Member
 from rota.protocol import messages as m
-from rota.protocol.troubles import LATELY_MS, harm
+from rota.protocol.troubles import LATELY_MS
 from tests.unit.group.driver import (
     GROUP_ID,
     NAMESPACE,
@@ -171,12 +171,3 @@ def test_an_assignment_that_leaves_partitions_out_is_a_trouble_of_its_generation
     assert (unowned.number, unowned.next_step) == (2, f"rota groups rebalance {GROUP_ID}")
     core.ask(a_leave("m1"))
     assert "unowned" not in troubles(core)
-
-
-def test_groups_are_ranked_by_the_worst_trouble_then_by_its_size() -> None:
-    def having(kind: str, number: int = 1) -> tuple[m.Trouble, ...]:
-        return (m.Trouble(kind, "", "", number), m.Trouble("silent", "", ""))
-
-    listed = [(), having("unowned", 1), having("unowned", 5), having("leaderless")]
-
-    assert sorted(listed, key=harm) == listed[::-1]

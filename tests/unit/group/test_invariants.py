@@ -7,20 +7,18 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group
+from rota.group.state import EMPTY, PREPARING_REBALANCE, Group
 from rota.protocol.fencing_token import LAST_TAKEOVER
 from rota.testing.invariants import check_group
 from tests.unit.group.driver import (
     a_commit,
     a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
-    a_join,
     a_stable_group,
     a_sync,
     a_tombstone,
     check_shard,
 )
-from tests.unit.group.served import a_served_group
 from tests.unit.group.test_preemption import a_race
 
 
@@ -130,13 +128,6 @@ def test_a_leaders_sync_that_the_others_do_not_get_is_reported() -> None:
     assert any("the leader has synced, but the members wait" in rule for rule in check_group(group))
 
 
-def test_a_leader_that_waits_for_the_server_is_not_reported() -> None:
-    core = a_served_group()
-    core.send(a_sync("m0", 1))
-
-    assert check_group(core.group) == []
-
-
 @pytest.mark.parametrize(
     ("first", "second", "of", "is_reported"),
     [(1, 1, 1, True), (1, 2, 1, True), (1, 2, 2, False), (LAST_TAKEOVER, LAST_TAKEOVER, LAST_TAKEOVER, False)],
@@ -167,16 +158,6 @@ def test_generation_below_that_of_the_tombstone_is_reported() -> None:
     core.shard.tombstones[("default", "g")] = a_tombstone(5)
 
     assert any("below that of its tombstone" in rule for rule in check_shard(core.shard))
-
-
-def test_driver_notices_a_row_that_is_not_written() -> None:
-    core = a_stable_group(members=2)
-    core.rows.members.clear()
-
-    with pytest.raises(AssertionError, match="the rows are not those"):
-        core.send(a_join("m0"))
-
-    assert core.group.state is not STABLE
 
 
 def test_a_protocol_that_the_only_member_lacks_is_reported() -> None:

@@ -138,13 +138,6 @@ def test_a_rebalance_notifies_all_and_renews_their_sessions() -> None:
     assert table.deadline_of("m-a") == table.now_ms + SESSION_MS
 
 
-def test_nobody_lives_in_a_group_that_is_not_there() -> None:
-    reply = Table().ask(many(MemberHeartbeat("m", 1)))
-
-    unknown = (HeartbeatError("m", ErrorCode.UNKNOWN_MEMBER_ID),)
-    assert reply == HeartbeatManyReply(state="Dead", errors=unknown)
-
-
 def the_leave(table: Table, silent_for_ms: int) -> ErrorCode:
     leaving = LeavingMember("m-a", "a", "its stream was lost")
     reply = table.ask(LeaveGroup(*G, (leaving,), silent_for_ms=silent_for_ms))

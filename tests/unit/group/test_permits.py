@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN, fencing_token
-from rota.protocol.messages import DescribeGroup, RebalanceGroup
+from rota.protocol.messages import RebalanceGroup
 from rota.types.permits import PROTOCOL_NAME, PROTOCOL_TYPE, PermitShare, Wish, decode_share, encode_wish
 from tests.unit.group.driver import (
     GROUP_ID,
@@ -102,22 +100,6 @@ def test_a_newcomers_rebalance_changes_no_holders_token() -> None:
     assert (share(core, "m0").token, share(core, "m1").permit) == (fencing_token(1), None)
 
 
-@pytest.mark.parametrize("number", [0, 1])
-def test_a_static_holders_successor_gets_a_higher_token_at_once(number: int) -> None:
-    core = an_empty_shard()
-    for each in range(2):
-        static_join(core, f"m{each}", f"i{each}", permits=2)
-    end_join_phase(core)
-
-    static_join(core, "back", f"i{number}", permits=2)
-
-    other = f"m{1 - number}"
-    assert (core.group.state, core.generation_id) == ("Stable", 1)
-    assert (share(core, "back").permit, share(core, "back").token) == (number, fencing_token(1, 1))
-    assert share(core, other).token == fencing_token(1), "a follower's successor does not concern the others"
-    assert core.ask(a_heartbeat(f"m{number}", 1, instance=f"i{number}")).error is ErrorCode.FENCED_INSTANCE_ID
-
-
 def test_a_static_successor_changes_no_others_earlier_token() -> None:
     core = an_empty_shard()
     for each in range(2):
@@ -170,14 +152,6 @@ def test_the_journal_says_to_which_member_a_permit_went() -> None:
     assert core.last("assignment_synced").reason == (
         "the server assigned generation 2 by server:permits: permit 0 to m1; 1 of 1 permits held, 0 waiting"
     )
-
-
-def test_describe_shows_wishes_and_permits() -> None:
-    core = a_group_with_permits()
-
-    reported = core.ask(DescribeGroup(NAMESPACE, GROUP_ID)).members
-
-    assert [decode_share(member.assignment).permit for member in reported] == [0, None]
 
 
 def test_members_of_an_election_are_no_holders_of_permits() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from rota.group.state import Timer, TimerKind
 from rota.protocol.fencing_token import fencing_token
-from rota.protocol.messages import DescribeGroup, HeartbeatMany, MemberHeartbeat, RebalanceGroup
+from rota.protocol.messages import HeartbeatMany, MemberHeartbeat, RebalanceGroup
 from rota.types.leader import Candidate, Election, decode_election, encode_candidate
 from tests.unit.group.driver import GROUP_ID, KEY, NAMESPACE, Core, a_heartbeat, a_join, a_leave, a_sync, an_empty_shard
 from tests.unit.group.served import Listed, end_join_phase, join
@@ -246,16 +246,6 @@ def test_a_leader_that_reports_no_work_is_never_asked() -> None:
     assert (core.leader_id, core.generation_id) == ("m0", generation_id)
 
 
-def test_a_candidate_that_left_meanwhile_is_not_followed() -> None:
-    core = a_race(1, 5)
-    keep_alive(core, HOLD_MS)
-    core.ask(a_leave("m1"))
-
-    join(core, "m0", saying(1), "leader")
-
-    assert (core.leader_id, election(core, "m0").successor_id) == ("m0", "")
-
-
 def test_a_new_owner_restarts_the_time_and_knows_who_was_asked() -> None:
     core = a_race(1, 5)
     keep_alive(core, HOLD_MS - 100)
@@ -458,14 +448,6 @@ def test_a_leader_of_before_a_failover_hands_over_at_once() -> None:
     assert election(core, "m0").successor_id == "m1"
 
 
-def test_the_best_candidate_follows_a_leader_that_steps_down() -> None:
-    core = a_race(0, 1, 5)
-
-    core.ask(RebalanceGroup(NAMESPACE, GROUP_ID, step_down=True))
-
-    assert election(core, "m0").successor_id == "m2"
-
-
 def test_a_leader_that_is_alone_steps_down_as_before() -> None:
     core = a_race(0)
 
@@ -508,13 +490,3 @@ def test_a_lone_leader_steps_down_for_a_member_that_joins() -> None:
 
     core.advance(0)
     assert election(core, "m0").successor_id == "m1"
-
-
-def test_the_description_says_when_the_leader_is_to_be_asked() -> None:
-    core = a_race(1, 5)
-
-    assert core.ask(DescribeGroup(NAMESPACE, GROUP_ID)).preempt_at_ms == core.now_ms + HOLD_MS
-
-    join(core, "m0", saying(1, holding=True), "leader")
-    described = core.ask(DescribeGroup(NAMESPACE, GROUP_ID))
-    assert (described.state, described.preempt_at_ms) == ("PreparingRebalance", None)

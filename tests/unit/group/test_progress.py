@@ -19,7 +19,6 @@ from tests.unit.group.driver import (
     Core,
     a_commit,
     a_fetch,
-    a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
     a_heartbeat,
     a_join,
@@ -51,69 +50,6 @@ def a_consumer_group(*topics: str) -> Core:
     return core
 
 
-def test_progress_is_read_back() -> None:
-    core = a_stable_group(members=1)
-
-    core.ask(a_commit("m0", 1, offset=41, metadata="here"))
-
-    (found,) = core.ask(a_fetch()).offsets
-    assert (found.topic, found.partition, found.offset, found.metadata) == ("t", 0, 41, "here")
-
-
-def test_partition_without_progress_is_minus_one() -> None:
-    core = an_empty_shard()
-
-    reply = core.ask(m.FetchOffsets(*KEY, (m.TopicPartitions("t", (0, 3)),)))
-
-    assert [(found.partition, found.offset) for found in reply.offsets] == [(0, -1), (3, -1)]
-
-
-def test_commit_of_an_old_generation_changes_nothing() -> None:
-    core = a_group_in_a_join_phase(members=2)
-    core.send(a_join("m0"))
-    assert core.generation_id == 2
-
-    assert core.ask(a_commit("m0", 1)).error is ErrorCode.ILLEGAL_GENERATION
-    assert core.ask(a_fetch()).offsets == ()
-
-
-def test_commit_of_a_stranger_changes_nothing() -> None:
-    core = a_stable_group(members=1)
-
-    assert core.ask(a_commit("stranger", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert core.ask(a_commit("", -1)).error is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_old_generation_may_still_commit_in_a_join_phase() -> None:
-    core = a_group_in_a_join_phase(members=2)
-
-    assert core.ask(a_commit("m0", 1)).error is ErrorCode.NONE
-
-
-def test_a_commit_while_the_assignment_is_awaited_must_rejoin() -> None:
-    core = a_group_awaiting_its_assignment(members=1)
-
-    assert core.ask(a_commit("m0", 1)).error is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_an_administrator_commits_for_empty_groups_only() -> None:
-    core = an_empty_group()
-
-    assert core.ask(a_commit("", -1, offset=1)).error is ErrorCode.NONE
-    assert an_empty_shard().ask(a_commit("", -1)).error is ErrorCode.NONE
-    assert an_empty_shard().ask(a_commit("m0", 1)).error is ErrorCode.GROUP_ID_NOT_FOUND
-
-
-def test_one_bad_partition_does_not_spoil_the_others() -> None:
-    core = a_stable_group(members=1, limits=dataclasses.replace(LIMITS, offset_metadata_max_chars=3))
-    items = (m.OffsetToCommit("t", 0, 1, metadata="far too long"), m.OffsetToCommit("t", 1, 1, metadata="ok"))
-
-    reply = core.ask(m.CommitOffsets(*KEY, 1, items, "m0"))
-
-    assert [p.error for p in reply.partitions] == [ErrorCode.OFFSET_METADATA_TOO_LARGE, ErrorCode.NONE]
-    assert [found.partition for found in core.ask(a_fetch()).offsets] == [1]
-
-
 def test_progress_of_a_topic_in_use_cannot_be_deleted() -> None:
     core = a_consumer_group("t")
     core.ask(m.CommitOffsets(*KEY, 1, TWO_TOPICS, "m0", "i"))
@@ -142,21 +78,6 @@ def deleted(core: Core) -> ErrorCode:
 
 def test_a_consumer_group_of_unknown_topics_may_read_all() -> None:
     assert deleted(a_reader("u")) is ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-
-
-def test_an_empty_consumer_group_reads_nothing() -> None:
-    core = a_reader("t")
-    core.ask(a_leave("m0"))
-    core.advance(1_000)
-    assert core.group.state == "Empty"
-
-    assert deleted(core) is ErrorCode.NONE
-
-
-def test_a_group_without_members_reads_nothing_whatever_its_type() -> None:
-    core = an_empty_group()
-
-    assert deleted(core) is ErrorCode.NONE
 
 
 def test_a_group_ends_with_its_last_expired_offset() -> None:
@@ -200,17 +121,6 @@ def test_a_commit_outlives_the_retention_of_its_empty_group() -> None:
     core.advance(1)
 
     assert (swept, late, core.sweep()) == (0, 0, 1)
-
-
-def test_progress_without_members_counts_from_its_commit() -> None:
-    core = an_empty_shard()
-    core.ask(a_commit("", -1, partition=0))
-    core.advance(1_000)
-    core.ask(a_commit("", -1, partition=1))
-    core.advance(LIMITS.offsets_retention_ms - 1_000)
-
-    assert core.sweep() == 1
-    assert [found.partition for found in core.ask(a_fetch()).offsets] == [1]
 
 
 def test_progress_of_a_topic_that_is_not_read_expires_alone() -> None:
@@ -269,33 +179,6 @@ def test_a_shard_keeps_only_so_many_empty_groups(monkeypatch: pytest.MonkeyPatch
 
     assert core.sweep() == 1
     assert [group.group_id for group in core.shard.groups.values()] == ["a", "c"], "the one that was Empty longest goes"
-
-
-def test_group_with_members_is_not_swept() -> None:
-    core = a_stable_group(members=1)
-
-    assert core.sweep() == 0
-
-
-def test_only_an_empty_group_can_be_deleted() -> None:
-    core = a_stable_group(members=1)
-
-    reply = core.ask(m.DeleteGroup(*KEY))
-
-    assert (reply.error, reply.detail) == (ErrorCode.NON_EMPTY_GROUP, "it has 1 members")
-    assert an_empty_shard().ask(m.DeleteGroup(*KEY)).error is ErrorCode.GROUP_ID_NOT_FOUND
-
-
-def test_group_that_is_made_again_counts_on() -> None:
-    core = an_empty_group()
-    assert core.generation_id == 2
-    core.ask(m.DeleteGroup(*KEY))
-    core.restart()
-
-    core.send(a_join(new="m9", instance="i"))
-    core.let_the_join_phase_end()
-
-    assert core.generation_id == 3
 
 
 def test_fence_holds_for_the_members_of_the_current_generation() -> None:
@@ -413,50 +296,6 @@ def test_a_new_owner_shows_what_members_were_assigned() -> None:
     core.send(a_join("m1", protocols=(("range", b"changed"),)))
 
     assert [each.assignment for each in core.ask(m.DescribeGroup(*KEY)).members] == [b"m0", b"m1"]
-
-
-def test_groups_are_listed_in_pages_and_filtered() -> None:
-    core = an_empty_shard()
-    for name in ("b", "a", "c"):
-        core.send(replace(a_join(new=name, instance=name), group_id=name))
-
-    page = core.ask(m.ListGroups(NAMESPACE, limit=2))
-
-    assert ([group.group_id for group in page.groups], page.next_after) == (["a", "b"], "b")
-    assert [g.group_id for g in core.ask(m.ListGroups(NAMESPACE, after="b")).groups] == ["c"]
-    assert core.ask(m.ListGroups(NAMESPACE, states=("stable",))).groups == ()
-    assert core.ask(m.ListGroups(NAMESPACE, protocol_types=("consumer",))).groups == ()
-    assert core.ask(m.ListGroups(NAMESPACE, group_types=("share",))).groups == ()
-    assert len(core.ask(m.ListGroups(NAMESPACE, group_types=("Classic",))).groups) == 3
-
-
-def test_partitions_of_a_topic_only_grow() -> None:
-    core = an_empty_shard()
-    core.ask(m.PutTopic(NAMESPACE, "t", 4))
-
-    assert core.ask(m.PutTopic(NAMESPACE, "t", 3)).error is ErrorCode.INVALID_PARTITIONS
-    assert core.ask(m.PutTopic(NAMESPACE, "t", 0)).error is ErrorCode.INVALID_PARTITIONS
-    assert core.ask(m.PutTopic(NAMESPACE, "t", 6, {"unit": "rows"})).partitions == 6
-    assert core.ask(m.GetTopic(NAMESPACE, "t")).attributes == {"unit": "rows"}
-
-
-def test_topic_that_does_not_change_writes_nothing() -> None:
-    core = an_empty_shard()
-    core.ask(m.PutTopic(NAMESPACE, "t", 4))
-
-    core.ask(m.PutTopic(NAMESPACE, "t", 4))
-
-    assert core.kinds() == ["topic_changed"]
-
-
-def test_deleted_topic_is_unknown() -> None:
-    core = an_empty_shard()
-    core.ask(m.PutTopic(NAMESPACE, "t", 4))
-    core.ask(m.DeleteTopic(NAMESPACE, "t"))
-
-    assert core.ask(m.GetTopic(NAMESPACE, "t")).error is ErrorCode.UNKNOWN_TOPIC
-    assert core.ask(m.DeleteTopic(NAMESPACE, "t")).error is ErrorCode.UNKNOWN_TOPIC
-    assert core.ask(m.ListTopics(NAMESPACE)).topics == ()
 
 
 # --- commits of users' own transactions ---------------------------------------------------------------

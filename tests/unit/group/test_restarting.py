@@ -8,16 +8,13 @@ from tests.unit.group.driver import (
     SESSION_MS,
     Core,
     a_commit,
-    a_fetch,
     a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
-    a_group_in_its_initial_delay,
     a_heartbeat,
     a_join,
     a_leave,
     a_stable_group,
     a_sync,
-    an_empty_group,
 )
 
 
@@ -52,14 +49,6 @@ def test_join_phase_that_did_not_end_never_was() -> None:
 
     assert (core.group.state, list(core.group.members)) == ("Stable", ["m0", "m1"])
     assert core.ask(a_join("late")).error is ErrorCode.UNKNOWN_MEMBER_ID
-
-
-def test_group_whose_first_join_phase_did_not_end_is_not_there() -> None:
-    core = a_group_in_its_initial_delay(members=2)
-
-    core.restart()
-
-    assert core.shard.groups == {}
 
 
 def test_leave_is_not_forgotten() -> None:
@@ -109,23 +98,6 @@ def test_a_static_return_in_an_awaited_assignment_ends_it() -> None:
     core.restart()
 
     assert core.ask(a_sync("m0", 1, "i0", m1=b"for nobody")).error is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_progress_is_not_forgotten() -> None:
-    core = a_stable_group(members=1)
-    core.ask(a_commit("m0", 1, offset=5))
-
-    core.restart()
-
-    assert core.ask(a_fetch()).offsets[0].offset == 5
-
-
-def test_generation_is_not_forgotten_when_the_group_is_empty() -> None:
-    core = an_empty_group()
-
-    core.restart()
-
-    assert (core.group.state, core.generation_id) == ("Empty", 2)
 
 
 def test_order_of_joining_is_not_forgotten() -> None:

@@ -12,24 +12,12 @@ from tests.unit.group.driver import (
     REBALANCE_MS,
     SESSION_MS,
     a_group_awaiting_its_assignment,
-    a_group_in_a_join_phase,
     a_heartbeat,
     a_join,
     a_stable_group,
     a_sync,
     an_empty_shard,
 )
-
-
-def test_a_returning_follower_gets_its_share_unrebalanced() -> None:
-    core = a_stable_group(members=2, static=2)
-
-    reply = core.ask(a_join(new="again", instance="i1"))
-    synced = core.ask(a_sync("again", 1, "i1"))
-
-    assert (reply.error, reply.generation_id, core.group.state) == (ErrorCode.NONE, 1, "Stable")
-    assert synced.assignment == b"m1"
-    assert core.kinds()[-1] == "member_fenced", "it says nothing new of itself"
 
 
 def test_returning_leader_has_to_skip_assigning() -> None:
@@ -41,17 +29,6 @@ def test_returning_leader_has_to_skip_assigning() -> None:
     assert (reply.skip_assignment, reply.leader_id) == (True, "again")
     assert core.group.members["m1"].assignment == b"m1"
     assert (core.group.state, core.generation_id) == ("Stable", 1)
-
-
-def test_old_id_is_fenced() -> None:
-    core = a_stable_group(members=2, static=2)
-    core.ask(a_join(new="again", instance="i1"))
-
-    beat = core.ask(a_heartbeat("m1", 1, instance="i1"))
-    sync = core.ask(a_sync("m1", 1, "i1"))
-
-    assert {beat.error, sync.error} == {ErrorCode.FENCED_INSTANCE_ID}
-    assert core.kinds().count("request_fenced") == 2
 
 
 def test_a_fenced_process_learns_the_host_of_the_other_one() -> None:
@@ -66,13 +43,6 @@ def test_a_fenced_process_learns_the_host_of_the_other_one() -> None:
     assert core.last("member_fenced").reason == f"{expected}; client reason: deployed"
 
 
-def test_old_id_without_its_instance_is_unknown() -> None:
-    core = a_stable_group(members=2, static=2)
-    core.ask(a_join(new="again", instance="i1"))
-
-    assert core.ask(a_heartbeat("m1", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
-
-
 def test_parked_calls_of_the_old_id_are_fenced() -> None:
     core = a_group_awaiting_its_assignment(members=2, static=2)
     sync = core.send(a_sync("m1", 1, "i1"))
@@ -81,48 +51,6 @@ def test_parked_calls_of_the_old_id_are_fenced() -> None:
     core.send(a_join(new="again", instance="i1"))
 
     assert {core.answer(sync).error, core.answer(beat).error} == {ErrorCode.FENCED_INSTANCE_ID}
-
-
-def test_a_return_while_the_assignment_is_awaited_rebalances() -> None:
-    core = a_group_awaiting_its_assignment(members=2, static=2)
-
-    core.send(a_join(new="again", instance="i1"))
-
-    assert core.group.state == "PreparingRebalance"
-    assert "came back as again" in core.group.rebalance_reason
-
-
-def test_return_that_would_change_the_protocol_rebalances() -> None:
-    core = a_stable_group(members=1, static=1)
-
-    call = core.send(a_join(new="again", instance="i0", protocols=(("other", b""), ("range", b""))))
-
-    assert (core.answer(call).generation_id, core.group.protocol_name) == (2, "other")
-
-
-def test_return_in_a_join_phase_takes_the_old_ones_place() -> None:
-    core = a_group_in_a_join_phase(members=3, static=1)
-
-    core.send(a_join(new="again", instance="i0"))
-    core.send(a_join("m1"))
-
-    assert list(core.group.members) == ["again", "m1", "m2"]
-    assert core.generation_id == 2
-
-
-def test_a_static_member_outlives_rebalances_but_not_its_session() -> None:
-    core = a_stable_group(members=2, static=1)
-    # `m1` waits for a join phase of REBALANCE_MS; the static `m0` heartbeats, but does not rejoin.
-    core.send(a_join("m1", protocols=(("range", b"new"),)))
-    for _ in range(REBALANCE_MS // 5_000):
-        core.advance(5_000)
-        if core.group.state == "PreparingRebalance":
-            core.ask(a_heartbeat("m0", 1, instance="i0"))
-
-    assert (core.generation_id, list(core.group.members)) == (2, ["m0", "m1"])
-    assert core.leader_id == "m1"
-    core.advance(SESSION_MS)
-    assert "m0" not in core.group.members
 
 
 def test_the_end_of_a_join_phase_restarts_sessions_of_the_absent() -> None:
@@ -166,21 +94,6 @@ def test_a_group_without_a_leader_does_not_keep_its_owner_busy() -> None:
         assert fired <= SESSION_MS // 2 // 100 + 1
 
     assert core.group.state == "PreparingRebalance"
-
-
-def test_instance_id_is_for_life() -> None:
-    core = a_stable_group(members=1, static=1)
-
-    core.send(a_join("m0"))  # without its instance id
-
-    assert core.group.static_members == {"i0": "m0"}
-    assert core.group.members["m0"].image.group_instance_id == "i0"
-
-
-def test_a_dynamic_member_stays_dynamic_if_it_names_an_instance() -> None:
-    core = a_stable_group(members=1)
-
-    assert core.ask(a_join("m0", instance="i0")).error is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_an_administrator_removes_a_static_member_by_instance() -> None:

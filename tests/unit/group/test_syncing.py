@@ -13,11 +13,9 @@ from rota.protocol.messages import DescribeGroup, FreezeGroup
 from rota.types.consumer import Assignment, encode_assignment
 from tests.unit.group.driver import (
     KEY,
-    REBALANCE_MS,
     SESSION_MS,
     Core,
     a_group_awaiting_its_assignment,
-    a_group_in_a_join_phase,
     a_heartbeat,
     a_join,
     a_stable_group,
@@ -35,23 +33,6 @@ def test_follower_sync_is_parked_until_the_leader_syncs() -> None:
 
     assert core.answer(follower).assignment == b"b"
     assert core.group.state == "Stable"
-
-
-def test_late_follower_is_answered_at_once() -> None:
-    core = a_group_awaiting_its_assignment(members=2)
-    core.ask(a_sync("m0", 1, m1=b"b"))
-
-    assert core.ask(a_sync("m1", 1)).assignment == b"b"
-
-
-def test_a_member_that_the_leader_left_out_has_an_empty_share() -> None:
-    core = a_group_awaiting_its_assignment(members=2)
-    core.ask(a_sync("m0", 1, m0=b"all", stranger=b"nothing"))
-
-    reply = core.ask(a_sync("m1", 1))
-
-    assert (reply.error, reply.assignment) == (ErrorCode.NONE, b"")
-    assert core.last("assignment_synced").assignments == (("m0", b"all"),)
 
 
 def test_follower_s_assignments_are_ignored() -> None:
@@ -121,13 +102,6 @@ def test_an_error_of_another_generation_or_phase_is_refused() -> None:
     assert core.ask(failed).error is ErrorCode.REBALANCE_IN_PROGRESS
 
 
-def test_wrong_generation_is_refused() -> None:
-    core = a_group_awaiting_its_assignment(members=2)
-
-    assert core.ask(a_sync("m1", 0)).error is ErrorCode.ILLEGAL_GENERATION
-    assert core.ask(a_sync("m1", 2)).error is ErrorCode.ILLEGAL_GENERATION
-
-
 def test_zombie_is_reported_once_for_each_operation() -> None:
     core = a_group_awaiting_its_assignment(members=2)
 
@@ -136,71 +110,6 @@ def test_zombie_is_reported_once_for_each_operation() -> None:
 
     assert core.kinds().count("request_fenced") == 1
     assert core.last("request_fenced").operation == "sync"
-
-
-def test_stranger_is_unknown() -> None:
-    core = a_group_awaiting_its_assignment(members=1)
-
-    assert core.ask(a_sync("stranger", 1)).error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert core.ask(replace(a_sync("m0", 1), group_id="other")).error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert core.ask(replace(a_sync("m0", 1), group_id="")).error is ErrorCode.INVALID_GROUP_ID
-
-
-def test_another_protocol_than_the_groups_is_refused() -> None:
-    core = a_group_awaiting_its_assignment(members=1)
-
-    others = {
-        "protocol": replace(a_sync("m0", 1), protocol_name="x"),
-        "protocol type": replace(a_sync("m0", 1), protocol_type="x"),
-    }
-    for differs, other in others.items():
-        reply = core.ask(other)
-        assert reply.error is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
-        assert f"has the {differs} " in reply.detail
-        assert reply.detail.endswith("this member's sync names 'x'")
-
-
-def test_sync_in_a_join_phase_is_sent_back_to_join() -> None:
-    core = a_group_in_a_join_phase(members=2)
-
-    assert core.ask(a_sync("m0", 1)).error is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_a_member_that_does_not_sync_in_time_is_removed() -> None:
-    core = a_group_awaiting_its_assignment(members=2)
-    leader = core.send(a_sync("m0", 1, m0=b"all"))
-    assert core.answer(leader).assignment == b"all"
-
-    for _ in range(REBALANCE_MS // 5_000):
-        core.advance(5_000)
-        for member_id in list(core.group.members):
-            core.ask(a_heartbeat(member_id, 1))
-
-    assert "m1" not in core.group.members
-    assert core.last("member_expired").reason == "did not sync within the rebalance timeout"
-
-
-def test_leader_that_never_assigns_is_removed() -> None:
-    core = a_group_awaiting_its_assignment(members=2)
-    follower = core.send(a_sync("m1", 1))
-
-    for _ in range(REBALANCE_MS // 5_000):
-        core.advance(5_000)
-        if "m0" in core.group.members:
-            core.ask(a_heartbeat("m0", 1))
-
-    assert list(core.group.members) == ["m1"]
-    assert core.answer(follower).error is ErrorCode.REBALANCE_IN_PROGRESS
-
-
-def test_last_member_that_does_not_sync_empties_the_group() -> None:
-    core = a_group_awaiting_its_assignment(members=1)
-
-    for _ in range(REBALANCE_MS // 5_000):
-        core.advance(5_000)
-        core.ask(a_heartbeat("m0", core.generation_id))
-
-    assert (core.group.state, core.generation_id) == ("Empty", 2)
 
 
 def test_parked_sync_outlives_the_session_and_starts_it_afresh() -> None:

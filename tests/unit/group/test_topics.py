@@ -55,24 +55,6 @@ def test_a_count_out_of_bounds_is_refused(partitions: int, detail: str) -> None:
     assert (reply.error, reply.detail) == (ErrorCode.INVALID_PARTITIONS, detail)
 
 
-@pytest.mark.parametrize("partitions", [1, 5])
-def test_the_bounds_of_a_count_are_allowed(partitions: int) -> None:
-    assert put(an_empty_shard(Limits(max_topic_partitions=5)), partitions=partitions).error is ErrorCode.NONE
-
-
-def test_a_count_does_not_shrink() -> None:
-    core = an_empty_shard()
-    put(core, partitions=3)
-    reply = put(core, partitions=2)
-
-    assert (reply.error, reply.detail) == (
-        ErrorCode.INVALID_PARTITIONS,
-        "t has 3 partitions, and a count only grows",
-    )
-    assert put(core, partitions=3).error is ErrorCode.NONE
-    assert put(core, partitions=4).partitions == 4
-
-
 def test_the_same_content_again_changes_nothing() -> None:
     core = an_empty_shard()
     first = put(core, owner="a")
@@ -117,13 +99,6 @@ def test_a_version_does_not_come_back_with_the_content() -> None:
     assert len(set(versions)) == 4
 
 
-def test_the_version_depends_on_the_topic_and_its_count() -> None:
-    """Topics of different shards may have the same revision."""
-    versions = {put(an_empty_shard(), topic, partitions).version for topic in ("t", "u") for partitions in (1, 2)}
-
-    assert len(versions) == 4
-
-
 def test_versions_are_short_and_the_same_everywhere() -> None:
     """A member waits with a version at any replica, of this release or the next."""
     assert put(an_empty_shard(), owner="a").version == "6a9aaf6a68e493ea"
@@ -142,19 +117,6 @@ def test_a_listing_has_the_topics_of_the_namespace_in_order() -> None:
     page = listed(core, limit=1)
     assert ([topic.topic for topic in page.topics], page.next_after) == (["a"], "a")
     assert listed(core, limit=2).next_after is None
-
-
-def test_the_version_of_a_page_is_of_all_topics() -> None:
-    core = an_empty_shard()
-    empty = listed(core).version
-    put(core, "a")
-    put(core, "b")
-    both = listed(core).version
-    assert listed(core, after="a", limit=1).version == both
-    core.ask(m.DeleteTopic(NS, "a"))
-    core.ask(m.DeleteTopic(NS, "b"))
-
-    assert len({empty, both, listed(core).version}) == 3, "it does not come back when all are deleted"
 
 
 def test_the_version_of_no_topics_is_the_same_everywhere() -> None:

@@ -23,11 +23,9 @@ from rota.protocol.fencing_token import fencing_token
 from tests.unit.group.driver import (
     KEY,
     LIMITS,
-    NAMESPACE,
     SESSION_MS,
     a_fetch,
     a_group_awaiting_its_assignment,
-    a_group_in_a_join_phase,
     a_heartbeat,
     a_join,
     a_leave,
@@ -61,29 +59,6 @@ def test_several_that_leave_are_named_up_to_three() -> None:
     core.ask(a_leave("m0", "m1", "m2", "m3"))
 
     assert (core.group.rebalance_reason, core.group.rebalance_by) == ("m0, m1, m2 and others left", "")
-
-
-def test_two_that_leave_have_no_single_cause() -> None:
-    core = a_stable_group(members=3)
-    core.ask(a_leave("m0", "m1"))
-
-    assert (core.group.rebalance_reason, core.group.rebalance_by) == ("m0, m1 left", "")
-
-
-def test_a_pending_id_may_be_given_back() -> None:
-    core = a_stable_group()
-    core.ask(a_join(new="late"))
-    reply = core.ask(a_leave("late"))
-
-    assert reply.members == (m.LeftMember("late", None, ErrorCode.NONE),)
-    assert core.group.state == "Stable"
-
-
-def test_a_leave_of_strangers_does_not_end_the_join_phase() -> None:
-    core = a_group_in_a_join_phase(members=2)
-    core.ask(a_leave("stranger"))
-
-    assert core.group.state == "PreparingRebalance"
 
 
 def test_a_silent_member_is_expired_with_its_timeout() -> None:
@@ -131,96 +106,11 @@ def test_a_static_member_without_room_is_removed_by_instance_id() -> None:
 # --- joins ------------------------------------------------------------------------------------------------
 
 
-def test_a_newcomer_is_asked_to_join_again_with_its_id() -> None:
-    reply = an_empty_shard().ask(a_join(new="m0"))
-
-    assert reply == m.JoinReply(ErrorCode.MEMBER_ID_REQUIRED, "join again with this id", member_id="m0")
-
-
-@pytest.mark.parametrize("session_ms", [LIMITS.min_session_timeout_ms, LIMITS.max_session_timeout_ms])
-def test_the_bounds_of_a_session_timeout_are_allowed(session_ms: int) -> None:
-    assert an_empty_shard().ask(a_join(new="m", session_ms=session_ms)).error is ErrorCode.MEMBER_ID_REQUIRED
-
-
-@pytest.mark.parametrize("session_ms", [LIMITS.min_session_timeout_ms - 1, LIMITS.max_session_timeout_ms + 1])
-def test_a_refused_session_timeout_names_the_bounds(session_ms: int) -> None:
-    bounds = f"session_timeout_ms must be {LIMITS.min_session_timeout_ms} to {LIMITS.max_session_timeout_ms}"
-    reply = an_empty_shard().ask(a_join("m", session_ms=session_ms))
-
-    assert reply == m.JoinReply(ErrorCode.INVALID_SESSION_TIMEOUT, bounds, member_id="m")
-
-
-def test_a_join_without_a_group_names_the_member() -> None:
-    reply = an_empty_shard().ask(replace(a_join("m"), group_id=""))
-
-    assert reply == m.JoinReply(ErrorCode.INVALID_GROUP_ID, member_id="m")
-
-
 def test_a_change_has_a_reason_and_a_read_has_none() -> None:
     core = a_stable_group()
 
     assert core.shard.handle(a_leave("m0"), 98, core.now_ms).reason == "m0 left"
     assert core.shard.handle(a_fetch(), 99, core.now_ms).reason == ""
-
-
-def test_a_pending_id_is_of_a_dynamic_member() -> None:
-    core = a_stable_group()
-    core.ask(a_join(new="late"))
-
-    assert core.ask(a_join("late", instance="i9")) == m.JoinReply(
-        ErrorCode.INVALID_REQUEST,
-        "a pending member_id belongs to a dynamic member, it cannot bring a group_instance_id",
-        member_id="late",
-    )
-
-
-def test_a_join_with_unreadable_metadata_names_the_member() -> None:
-    core = an_empty_shard()
-    core.ask(a_join(new="m0", protocol_type="consumer"))
-    reply = core.ask(a_join("m0", protocols=(("server:range", b"no subscription"),), protocol_type="consumer"))
-
-    assert (reply.error, reply.member_id) == (ErrorCode.INVALID_REQUEST, "m0")
-    assert reply.detail
-
-
-def test_a_join_with_an_id_that_no_group_has_makes_no_group() -> None:
-    core = an_empty_shard()
-
-    assert core.ask(a_join("m0")) == m.JoinReply(UNKNOWN, member_id="m0")
-    assert core.shard.groups == {}
-
-
-def test_a_pending_join_names_member_and_generation() -> None:
-    core = a_group_in_a_join_phase(members=3)
-    call = core.send(a_join("m0"))
-    core.wait_is_over(call)
-
-    assert core.answer(call) == m.JoinReply(pending=True, member_id="m0", generation_id=1)
-
-
-def test_a_later_join_of_a_member_takes_the_place_of_the_first() -> None:
-    core = a_group_in_a_join_phase(members=3)
-    first = core.send(a_join("m0"))
-    core.send(a_join("m0"))
-
-    assert core.answer(first) == m.JoinReply(REBALANCING, "a later join took its place")
-
-
-def test_the_leader_gets_the_members_with_their_instance_ids() -> None:
-    core = an_empty_shard()
-    calls = [core.send(a_join(new=f"m{number}", instance=f"i{number}")) for number in range(2)]
-    core.let_the_join_phase_end()
-
-    assert core.answer(calls[0]) == m.JoinReply(
-        member_id="m0",
-        generation_id=1,
-        protocol_type="worker",
-        protocol_name="range",
-        leader_id="m0",
-        members=(m.JoinedMember("m0", "i0", b""), m.JoinedMember("m1", "i1", b"")),
-        fencing_token=fencing_token(1),
-    )
-    assert core.answer(calls[1]).members == ()
 
 
 @pytest.mark.parametrize(
@@ -270,14 +160,6 @@ def test_a_static_member_that_returns_early_is_the_reason() -> None:
     assert (core.group.rebalance_reason, core.group.rebalance_by) == ("static member i0 came back as fresh", "fresh")
 
 
-def test_a_rejoin_without_the_instance_id_leaves_a_member_static() -> None:
-    core = a_stable_group(static=1)
-    core.send(a_join("m0", protocols=(("range", b"x"),)))
-
-    assert core.group.members["m0"].image.group_instance_id == "i0"
-    assert core.group.static_members == {"i0": "m0"}
-
-
 def test_the_new_leader_says_which_one_it_follows() -> None:
     core = a_stable_group()
     core.ask(a_leave("m0"))
@@ -287,30 +169,6 @@ def test_the_new_leader_says_which_one_it_follows() -> None:
 
 
 # --- syncs ------------------------------------------------------------------------------------------------
-
-
-def test_a_pending_sync_names_the_generation() -> None:
-    core = a_group_awaiting_its_assignment()
-    call = core.send(a_sync("m1", 1))
-    core.wait_is_over(call)
-
-    assert core.answer(call) == m.SyncReply(pending=True, generation_id=1)
-
-
-def test_a_later_sync_of_a_member_takes_the_place_of_the_first() -> None:
-    core = a_group_awaiting_its_assignment()
-    first = core.send(a_sync("m1", 1))
-    core.send(a_sync("m1", 1))
-
-    assert core.answer(first) == m.SyncReply(REBALANCING, "a later sync took its place")
-
-
-def test_a_parked_sync_is_answered_with_the_reason() -> None:
-    core = a_group_awaiting_its_assignment()
-    waiting = core.send(a_sync("m1", 1))
-    core.ask(a_leave("m0"))
-
-    assert core.answer(waiting) == m.SyncReply(REBALANCING, "m0 left")
 
 
 def test_a_leader_may_assign_anew_at_once() -> None:
@@ -339,17 +197,6 @@ def test_a_resync_is_a_line_with_its_own_generation() -> None:
     assert core.last("assignment_synced") == line
 
 
-def test_a_repeated_resync_without_a_member_changes_nothing() -> None:
-    core = a_stable_group()
-    core.ask(a_sync("m0", 1, m0=b"all"))
-    assert core.generation_id == 2
-    assert core.group.members["m1"].assignment == b""
-
-    reply = core.ask(a_sync("m0", 2, m0=b"all"))
-
-    assert (reply.error, reply.assignment, core.generation_id) == (ErrorCode.NONE, b"all", 2)
-
-
 def test_a_refused_resync_names_the_member_that_is_gone() -> None:
     core = a_stable_group(static=2)
     core.send(a_join(new="fresh", instance="i1"))
@@ -370,38 +217,7 @@ def test_a_leader_that_cannot_assign_says_so_to_all() -> None:
     assert (core.group.rebalance_reason, core.group.rebalance_by) == ("leader m0 could not assign: no topic", "m0")
 
 
-def test_a_sync_in_a_join_phase_is_refused_with_the_reason() -> None:
-    core = a_group_in_a_join_phase(members=2)
-
-    assert core.ask(a_sync("m0", 1)) == m.SyncReply(REBALANCING, core.group.rebalance_reason)
-
-
 # --- heartbeats -------------------------------------------------------------------------------------------------
-
-
-def test_each_heartbeat_names_generation_and_state() -> None:
-    stable, moving = a_stable_group(), a_group_in_a_join_phase(members=2)
-    reason = moving.group.rebalance_reason
-
-    assert stable.ask(a_heartbeat("m0", 1)) == m.HeartbeatReply(generation_id=1, state="Stable")
-    assert stable.ask(a_heartbeat("m0", 0)) == m.HeartbeatReply(ErrorCode.ILLEGAL_GENERATION, "", 1, "Stable")
-    assert moving.ask(a_heartbeat("m0", 1)) == m.HeartbeatReply(REBALANCING, reason, 1, "PreparingRebalance")
-
-
-def test_a_parked_heartbeat_is_released_with_the_reason() -> None:
-    core = a_stable_group()
-    call = core.send(a_heartbeat("m1", 1, wait_ms=1_000))
-    core.ask(a_leave("m0"))
-
-    assert core.answer(call) == m.HeartbeatReply(REBALANCING, "m0 left", 1, "PreparingRebalance")
-
-
-def test_a_heartbeat_released_by_a_resync_names_the_generation() -> None:
-    core = a_stable_group()
-    call = core.send(a_heartbeat("m1", 1, wait_ms=1_000))
-    core.ask(a_sync("m0", 1, m0=b"m1", m1=b"m0"))
-
-    assert core.answer(call) == m.HeartbeatReply(generation_id=2, state="Stable")
 
 
 # --- administrators, and names that are not there -----------------------------------------------------------------
@@ -435,7 +251,6 @@ def test_a_rebalance_that_an_administrator_asked_for_says_so(
     assert core.last("rebalance_started") == RebalanceStarted(reason, "", "Stable", cause)
 
 
-NO_GROUP = (NAMESPACE, "")
 NOT_FOUND, INVALID, UNKNOWN = ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.INVALID_GROUP_ID, ErrorCode.UNKNOWN_MEMBER_ID
 
 
@@ -458,35 +273,7 @@ def test_an_unknown_group_and_a_missing_name_differ(
     assert an_empty_shard().ask(replace(request_, group_id="")).error is unnamed
 
 
-def test_heartbeats_of_many_are_refused_one_by_one() -> None:
-    beats = (m.MemberHeartbeat("m0", 1), m.MemberHeartbeat("m1", 1))
-    for key, error in ((KEY, UNKNOWN), (NO_GROUP, INVALID)):
-        reply = an_empty_shard().ask(m.HeartbeatMany(*key, beats))
-
-        assert reply.state == "Dead"
-        assert reply.errors == (m.HeartbeatError("m0", error), m.HeartbeatError("m1", error))
-
-
-def test_members_that_leave_no_group_are_unknown() -> None:
-    leaving = (m.LeavingMember("m0"), m.LeavingMember("", "i1"))
-
-    assert an_empty_shard().ask(m.LeaveGroup(*KEY, leaving)) == m.LeaveReply(
-        members=(m.LeftMember("m0", None, UNKNOWN), m.LeftMember("", "i1", UNKNOWN))
-    )
-    assert an_empty_shard().ask(m.LeaveGroup(*NO_GROUP, leaving)) == m.LeaveReply(INVALID)
-
-
 # --- progress ------------------------------------------------------------------------------------------------------
-
-
-def test_progress_is_read_back_with_all_that_was_committed() -> None:
-    core = a_stable_group(static=1)
-    item = m.OffsetToCommit("t", 3, 41, leader_epoch=5, metadata="here")
-    core.ask(m.CommitOffsets(*KEY, 1, (item,), "m0", "i0"))
-
-    assert core.ask(a_fetch()).offsets == (m.FetchedOffset("t", 3, 41, 5, "here", core.now_ms, topic_id=0),)
-    core.restart()
-    assert core.ask(a_fetch()).offsets == (m.FetchedOffset("t", 3, 41, 5, "here", core.now_ms, topic_id=0),)
 
 
 @pytest.mark.parametrize(
@@ -508,11 +295,3 @@ def test_a_commit_names_a_member_of_the_generation(
     items = (m.OffsetToCommit("t", 0, 1),)
 
     assert core.ask(m.CommitOffsets(*KEY, generation_id, items, member_id, instance_id)).error is error
-
-
-def test_an_empty_group_accepts_commits_of_administrators_only() -> None:
-    core = an_empty_group()
-    items = (m.OffsetToCommit("t", 0, 1),)
-
-    assert core.ask(m.CommitOffsets(*KEY, 0, items)).error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert core.ask(m.CommitOffsets(*KEY, -1, items)).error is ErrorCode.NONE

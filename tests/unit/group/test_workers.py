@@ -18,13 +18,6 @@ from tests.unit.group.fleet import DELAY_MS, NAME, ORDERS, Fleet
 from tests.unit.group.served import the_job
 
 
-def test_workers_share_tasks_and_connectors_evenly() -> None:
-    fleet = Fleet("a", "b")
-
-    assert [fleet.tasks("a"), fleet.tasks("b")] == [2, 2]
-    assert fleet.idle() == 0
-
-
 def test_a_newcomer_gets_its_share_once_others_have_stopped_it() -> None:
     fleet = Fleet("a", "b")
     rounds = fleet.rounds
@@ -54,23 +47,6 @@ def test_the_work_of_a_departed_worker_waits_for_it(departed: str) -> None:
     fleet.settle()
 
     assert fleet.running == before
-
-
-def test_after_the_delay_others_take_over_at_rest() -> None:
-    fleet = Fleet("a", "b", "c")
-    fleet.leave("a")
-    fleet.settle()
-    generation_id, missed = fleet.core.generation_id, fleet.idle()
-    assert missed > 0
-
-    fleet.wait(DELAY_MS - 1_000)
-    assert fleet.core.generation_id == generation_id
-    fleet.wait(1_000)
-    fleet.settle()
-
-    assert fleet.idle() == 0
-    assert fleet.core.generation_id == generation_id + 1, "by a resync: no member loses anything"
-    assert sorted(fleet.tasks(name) for name in "bc") == [2, 2]
 
 
 def test_work_that_waits_in_a_freeze_is_given_out_at_its_end() -> None:
@@ -175,24 +151,6 @@ def test_a_connector_that_grows_is_a_resync() -> None:
     assert fleet.core.generation_id == generation_id + 1
     assert [fleet.tasks("a"), fleet.tasks("b")] == [3, 3]
     assert fleet.core.last("assignment_synced").reason.endswith("by server:incremental: orders 4 → 6")
-
-
-def test_a_connector_that_is_gone_is_stopped() -> None:
-    fleet = Fleet("a", "b", topics={"orders": TopicFacts(4), "audit-1": TopicFacts(2)})
-    fleet.topics = {"orders": TopicFacts(4)}
-
-    fleet.assign()
-    assert fleet.core.group.rebalance_reason == "the topics changed: audit-1 2 → 0"
-    fleet.settle()
-
-    assert fleet.idle() == 0
-    assert all("audit-1" not in running for running in fleet.running.values())
-
-
-def test_heavy_tasks_count_for_what_they_weigh() -> None:
-    fleet = Fleet("a", "b", topics={"orders": TopicFacts(7, {"weights": "6,1,1,1,1,1,1"})})
-
-    assert sorted(fleet.tasks(name) for name in "ab") == [1, 6]
 
 
 def test_the_furthest_configuration_is_the_truth() -> None:
