@@ -63,18 +63,6 @@ async def test_each_administrative_act_over_http_is_signed(service: Service) -> 
     ]
 
 
-async def test_over_grpc_as_well(service: Service) -> None:
-    token = service.secrets.a_token("grpc-operator", "operator")
-    member_id = await a_member(service, "h", bearer(token))
-    asked = admin_pb2.RemoveMembersRequest(namespace=NAMESPACE, group_id="h")
-    asked.members.add(member_id=member_id)
-
-    metadata = (("authorization", f"Bearer {token}"), ("rota-note", "by%20hand"))
-    await admin(service.channel).RemoveMembers(asked, metadata=metadata)
-
-    assert await audited(service, "h") == [("LeaveGroup", "token:grpc-operator", member_id, "by hand")]
-
-
 async def test_it_says_from_where_an_act_came(service: Service) -> None:
     token = service.secrets.a_token("mover", "operator")
     await service.http.put(f"{BASE}/topics/moved", json={"partitions": 1}, headers=bearer(token))
@@ -85,16 +73,6 @@ async def test_it_says_from_where_an_act_came(service: Service) -> None:
 
     origins = [line.payload["origin"] for line in lines if line.payload.get("target") == "moved"]
     assert origins == ["127.0.0.1", "127.0.0.1"]
-
-
-async def test_what_members_do_and_what_changes_nothing_is_no_act(service: Service) -> None:
-    headers = bearer(service.secrets.a_token("worker", "operator"))
-    member_id = await a_member(service, "i", headers)
-
-    await service.http.post(f"{BASE}/groups/i/leave", json={"members": [{"member_id": member_id}]}, headers=headers)
-    await service.http.delete(f"{BASE}/groups/i/members/nobody", headers=headers)
-
-    assert await audited(service, "i") == []
 
 
 async def test_nobody_can_sign_with_another_name(service: Service) -> None:

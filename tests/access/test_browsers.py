@@ -101,16 +101,6 @@ def test_a_site_knows_its_names_and_addresses(host: str, known: bool) -> None:
     assert (OPEN.judge(Provenance("GET", [host])) is PASSED) is known
 
 
-@pytest.mark.parametrize(
-    ("host", "known"),
-    [("rota", True), ("rota-0.rota.prod.svc", True), ("rota.prod.svc.cluster.local", True), ("rota.prod", False)],
-)
-def test_beyond_loopback_names_of_the_cluster_count(host: str, known: bool) -> None:
-    site = site_of(("0.0.0.0",), beyond_loopback=True)
-
-    assert (site.judge(Provenance("GET", [host])) is PASSED) is known
-
-
 def test_an_origin_that_the_operator_lists_may_write() -> None:
     asked = Provenance("POST", ["127.0.0.1"], ["cross-site"], ["https://front.example.org"])
 

@@ -183,12 +183,3 @@ async def test_a_question_that_makes_no_sense_is_refused(
 
     assert got["code"] == "INVALID_REQUEST"
     assert complaint in got["detail"]
-
-
-async def test_without_rules_every_caller_may_do_everything(service: Service) -> None:
-    async with serving(create_app(service.coordinator)) as http:
-        who = (await http.get("/v1/whoami")).json()
-        may = (await http.get("/v1/can-i", params={"action": "administer", "namespace": "any"})).json()
-
-    assert (who["subject"], who["guarded"]) == ("anonymous", False)
-    assert may == {"allowed": True, "rule": "", "detail": "this server has no rules: every caller may do everything"}

@@ -15,7 +15,7 @@ from httptools import HttpRequestParser
 
 from rota.access.sources import Proxies, parse_networks
 from rota.server.proxies import TrustedProxies
-from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer, parked_in
+from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
 from tests.access.issuers import service_account
 from tests.http.both_ways import PLAIN, Both, a_request, compare, listening, turns
 
@@ -167,60 +167,6 @@ async def test_each_caller_commits_or_not_both_ways(name: str, is_standalone: bo
     assert both.plain.ordinary - both.fast.ordinary == (2 if name in FAST else 0)
 
 
-@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
-async def test_each_caller_learns_the_leader_or_not_both_ways(name: str, guarded: Guarded) -> None:
-    path = PATH.replace("heartbeat", "leader")
-    request = a_request(b"", PLAIN[0], guarded.as_(name), path=path, method="GET")
-
-    answer, fast = await compare(guarded.both, request, request)
-
-    may = name in (*FAST, "viewer")
-    assert answer.startswith(b"HTTP/1.1 %d" % (200 if may else ORDINARY[name]))
-    assert fast == 0
-
-
-@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
-async def test_each_caller_syncs_or_not_both_ways(name: str, guarded: Guarded) -> None:
-    body = json.dumps({"member_id": guarded.member_id, "generation_id": 1}).encode()
-    request = a_request(body, *PLAIN, guarded.as_(name), path=PATH.replace("heartbeat", "sync"))
-
-    answer, fast = await compare(guarded.both, request, request)
-
-    assert answer.startswith(b"HTTP/1.1 %d" % (FAST | ORDINARY)[name])
-    assert fast == (2 if name in FAST else 0)
-
-
-@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
-async def test_each_caller_joins_or_not_both_ways(name: str, guarded: Guarded) -> None:
-    """As a member that the group does not know."""
-    body = json.dumps({**a_join_body(), "member_id": "nobody"}).encode()
-    request = a_request(body, *PLAIN, guarded.as_(name), path=PATH.replace("heartbeat", "join"))
-
-    answer, fast = await compare(guarded.both, request, request)
-
-    assert answer.count(b'"UNKNOWN_MEMBER_ID"') == (2 if name in FAST else 0)
-    assert name in FAST or answer.startswith(b"HTTP/1.1 %d" % ORDINARY[name])
-    assert fast == (2 if name in FAST else 0)
-
-
-@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
-async def test_each_caller_removes_a_member_or_not_both_ways(name: str, guarded: Guarded) -> None:
-    """Of a member that the group does not know, and of one that may be another caller's, which stays."""
-    group = f"left-by-{name}"
-    owner = guarded.service.secrets.a_token(f"owner of {group}")
-    member_id = await a_member(guarded.service.http, owner, group_id=group)
-    path = PATH.replace(GROUP, group).replace("heartbeat", "leave")
-    requests = [
-        a_request(json.dumps({"members": [{"member_id": each}]}).encode(), *PLAIN, guarded.as_(name), path=path)
-        for each in ("nobody", member_id)
-    ]
-
-    answer, fast = await compare(guarded.both, *requests[: 1 if name == "operator" else 2])
-
-    assert name in FAST or answer.startswith(b"HTTP/1.1 %d" % ORDINARY[name])
-    assert fast == (0 if name in ORDINARY else 1 if name == "operator" else 2)
-
-
 @dataclass
 class Parked:
     """A call that waits on a connection of its own, which answers it itself."""
@@ -255,13 +201,6 @@ def a_wait(member_id: str, group_id: str, token: str) -> bytes:
     body = json.dumps({"member_id": member_id, "generation_id": 1, "wait_ms": 20_000}).encode()
     path = PATH.replace(GROUP, group_id)
     return a_request(body, *PLAIN, f"Authorization: Bearer {token}", path=path)
-
-
-def a_second_join(group_id: str, token: str, namespace: str, instance_id: str) -> bytes:
-    """Of a static member, which waits for the first member to join again."""
-    body = {**a_static_join(instance_id), "wait_ms": 20_000}
-    path = f"/v1/namespaces/{namespace}/groups/{group_id}/join"
-    return a_request(json.dumps(body).encode(), *PLAIN, f"Authorization: Bearer {token}", path=path)
 
 
 @pytest.mark.parametrize("end", ["token", "rules"])
@@ -300,43 +239,6 @@ async def test_a_parked_call_is_held_until_its_client_is_gone(name: str, guarded
     await until(lambda: service.coordinator.parked() == 0)
 
     assert (open_meanwhile, len(service.guard.open_work)) == (open_before + 1, open_before)
-
-
-async def test_parked_calls_are_bounded_on_the_connection(guarded: Guarded) -> None:
-    """They make room when they are answered, and when their client is gone."""
-    service = guarded.service
-    token = service.secrets.a_token("few", namespace="few")
-    member_id = await a_member(service.http, token, "few", "g")
-    first = await Parked.begin(guarded, a_second_join("g", token, "few", "a"))
-    meanwhile = await guarded.both.fast.exchange(a_second_join("g", token, "few", "b"))
-    held = parked_in(service, "few")
-    first.writer.transport.abort()
-    await until(lambda: parked_in(service, "few") == 0)
-
-    guarded.both.fast.ordinary = 0
-    second = await Parked.begin(guarded, a_second_join("g", token, "few", "b"))
-    leaving = {"members": [{"member_id": member_id}]}
-    await service.http.post("/v1/namespaces/few/groups/g/leave", json=leaving, headers=bearer(token))
-    await service.http.post("/v1/namespaces/few/groups/g/join", json=a_static_join("a"), headers=bearer(token))
-
-    assert meanwhile.startswith(b"HTTP/1.1 429")
-    assert held == 1
-    assert (await second.answer()).startswith(b"HTTP/1.1 200")
-    assert parked_in(service, "few") == 0
-
-
-def a_static_join(instance_id: str) -> dict[str, object]:
-    return {**a_join_body(), "group_instance_id": instance_id}
-
-
-async def test_a_fence_is_confirmed_by_the_store_first(guarded: Guarded) -> None:
-    """The coordinator of these tests shares its store, so the check takes the ordinary way."""
-    body = json.dumps({"generation_id": 1, "member_id": guarded.member_id}).encode()
-    request = a_request(body, *PLAIN, guarded.as_("viewer"), path=PATH.replace("heartbeat", "fence"))
-
-    answer, fast = await compare(guarded.both, request)
-
-    assert (answer[:12], fast) == (b"HTTP/1.1 200", 0)
 
 
 async def test_missing_and_doubled_credentials_are_rejected_alike(guarded: Guarded) -> None:
@@ -416,27 +318,6 @@ async def test_quotas_hold_on_the_connection(
     assert answer.startswith(b"HTTP/1.1 200")
     assert answer.count(b'"THROTTLED"') == 60 - answer.count(b'"error":"NONE"' if is_batch else b'"state"') > 20
     assert guarded.both.fast.ordinary == 1
-
-
-async def test_a_new_quota_counts_on_a_connection_that_is_open(guarded: Guarded) -> None:
-    secrets, both = guarded.service.secrets, guarded.both
-    token = secrets.a_token("later", "operator", "later")
-    member_id = await a_member(guarded.service.http, token, "later", "g")
-    request = a_heartbeat(member_id, token, "/v1/namespaces/later/groups/g/heartbeat")
-    rules = secrets.access_file.read_text()
-    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
-    try:
-        before = [await ask(request, reader, writer) for _ in range(100)]
-        secrets.access_file.write_text(QUOTAS.replace("narrow", "later") + rules)
-        async with asyncio.timeout(3):
-            while (after := await ask(request, reader, writer)).startswith(b"HTTP/1.1 200"):
-                pass
-    finally:
-        secrets.access_file.write_text(rules)
-        writer.close()
-
-    assert {head[:12] for head in before} == {b"HTTP/1.1 200"}
-    assert after.startswith(b"HTTP/1.1 429")
 
 
 def a_heartbeat(member_id: str, token: str, path: str, *, is_batch: bool = False) -> bytes:

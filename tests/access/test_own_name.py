@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -91,27 +92,22 @@ def error_of(reply: Any) -> ErrorCode:
     return ErrorCode(part if reply.error is E.NONE else reply.error)
 
 
-@pytest.mark.parametrize("transport", ["http", "grpc"])
-@pytest.mark.parametrize("caller", REFUSED)
-async def test_only_the_caller_that_joined_acts_for_a_member(
-    tmp_path: Path, key_pairs: KeyRing, transport: str, caller: str
-) -> None:
+async def test_only_the_caller_that_joined_acts_for_a_member(tmp_path: Path, key_pairs: KeyRing) -> None:
+    found, expected = {}, {}
     async with served(tmp_path, key_pairs) as (service, callers):
-        async with (
-            calling(service, transport, callers["own"]) as own,
-            calling(service, transport, callers[caller]) as it,
-        ):
-            found = {}
-            for number, (name, request) in enumerate(OPERATIONS.items()):
-                key = (NAMESPACE, f"g{number}")
+        for transport, caller, name in product(("http", "grpc"), REFUSED, OPERATIONS):
+            async with (
+                calling(service, transport, callers["own"]) as own,
+                calling(service, transport, callers[caller]) as it,
+            ):
+                case, key = (transport, caller, name), (NAMESPACE, f"{transport} {caller} {name}".replace(" ", "-"))
                 me = await own(a_join(key))
-                found[name] = error_of(await it(request(key, me)))
+                found[case] = error_of(await it(OPERATIONS[name](key, me)))
+                expected[case] = REFUSED[caller]
                 is_as_it_was = (await own(m.Heartbeat(*key, me.member_id, me.generation_id))).error is E.NONE
-                assert is_as_it_was or found[name] is E.NONE, f"{name} was rejected, and the member is no more"
+                assert is_as_it_was or found[case] is E.NONE, f"{case} was rejected, and the member is no more"
 
-    expected = dict.fromkeys(OPERATIONS, REFUSED[caller])
-    if caller == "other":
-        expected["check the fence"] = E.NONE
+    expected |= {(transport, "other", "check the fence"): E.NONE for transport in ("http", "grpc")}
     assert found == expected
 
 
@@ -127,20 +123,6 @@ async def test_a_signed_token_is_for_the_caller_that_joined(tmp_path: Path, key_
     assert (token.member_id, token.fencing_token, token.group_instance_id) == (me.member_id, me.fencing_token, "host-1")
     assert (stolen.error, stolen.token) == (E.GROUP_AUTHORIZATION_FAILED, "")
     assert "another caller" in stolen.detail
-
-
-async def test_a_batch_is_rejected_member_by_member(tmp_path: Path, key_pairs: KeyRing) -> None:
-    async with served(tmp_path, key_pairs) as (service, callers):
-        async with calling(service, "http", callers["own"]) as own:
-            me = await own(a_join((NAMESPACE, "g")))
-        answers = {}
-        for caller in ("own", "other", "administrator"):
-            body = {"members": [{"member_id": me.member_id, "generation_id": me.generation_id}]}
-            path = f"/v1/namespaces/{NAMESPACE}/groups/g/heartbeat"
-            answer = await service.http.post(path, json=body, headers=callers[caller].headers())
-            answers[caller] = answer.json()["members"][0]["error"]
-
-    assert answers == {"own": "NONE", "other": "GROUP_AUTHORIZATION_FAILED", "administrator": "NONE"}
 
 
 @pytest.mark.parametrize(("caller", "leaves"), [("own", True), ("other", False), ("administrator", True)])

@@ -76,17 +76,6 @@ async def test_a_noisy_namespace_is_throttled_alone(service: Service, headers: d
     assert refusal.json()["detail"] == "the quota of namespace noisy is exhausted: requests_per_s = 20"
 
 
-async def test_a_noisy_caller_does_not_starve_a_calm_one(service: Service, headers: dict[str, str]) -> None:
-    calm = bearer(service.secrets.a_token("calm", "operator", "*"))
-
-    noise = [asyncio.create_task(join(service, headers, "noisy", f"n{n}")) for n in range(300)]
-    answers = [await join(service, calm, "noisy", f"c{n}") for n in range(10)]
-    loud = Counter(answer.status_code for answer in await asyncio.gather(*noise))
-
-    assert {answer.status_code for answer in answers} == {428}
-    assert loud[429] > 150
-
-
 async def test_over_grpc_the_quota_is_a_status_of_its_own(service: Service, headers: dict[str, str]) -> None:
     metadata = tuple(headers.items())
     calls = [

@@ -77,18 +77,6 @@ async def test_without_a_token_a_member_ends_with_a_typed_error(service: Service
 
 
 @pytest.mark.parametrize("scheme", TRANSPORTS)
-async def test_in_another_namespace_a_member_ends_with_another(service: Service, scheme: str) -> None:
-    token = service.secrets.a_token(f"stranger over {scheme}")
-
-    async with connect(
-        url_of(service, scheme), "team-b", credentials=Credentials(token), retry_refusals=False
-    ) as client:
-        with pytest.raises(AccessDenied, match="no rule allows it"):
-            async with fast(client, "theirs") as member:
-                await member.wait_assigned()
-
-
-@pytest.mark.parametrize("scheme", TRANSPORTS)
 async def test_a_member_with_a_revoked_token_is_notified_and_ends(service: Service, scheme: str) -> None:
     name = f"leaver over {scheme}"
     shown = Credentials(service.secrets.a_token(name))

@@ -13,13 +13,10 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from rota.access.document import InvalidAccess
 from rota.access.tokens import RANDOM_BYTES, mint
 from rota.observability import refusals
 from rota.observability.logs import JsonFormatter
 from rota.observability.refusals import PER_SOURCE, RefusalLog
-from rota.server.access.files import read_access_file
-from rota.server.access.tokens import read_tokens
 from rota.server.settings import Settings
 from tests.access.guarded import Secrets, Service, a_guarded_service, bearer
 from tests.access.test_access_matrix import CALLERS, OF_ROUTES, OF_RPCS, headers_of, messages_by_rpc, targets_by_route
@@ -117,16 +114,6 @@ async def test_a_secret_in_the_wrong_file_is_not_quoted(tmp_path: Path, setting:
     (error,) = refused.value.errors()  # type: ignore[attr-defined]
     assert error["loc"] == (setting,)
     assert "planted" not in error["msg"]
-
-
-async def test_files_that_turn_bad_under_a_server_are_not_quoted(tmp_path: Path) -> None:
-    file = tmp_path / "file"
-    file.write_text("planted-secret = 'x")
-
-    for read in (read_access_file, read_tokens):
-        with pytest.raises(InvalidAccess) as refused:
-            read(file)
-        assert "planted" not in str(refused.value)
 
 
 async def answered_over_http(service: Service, route: tuple[str, str], headers: list[tuple[str, str]]) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
-from rota.api.access.identity import FRESH_S, RENEWAL_S
+from rota.api.access.identity import RENEWAL_S
 from rota.server.access import authenticator
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
@@ -81,51 +81,6 @@ async def test_a_caller_that_may_not_join_gets_no_event_of_the_group(service: Se
     assert refused.error.code == "GROUP_AUTHORIZATION_FAILED"
     assert client.news == []
     await client.close()
-
-
-async def test_a_watch_ends_when_a_rule_denies_it(service: Service) -> None:
-    """The token is as good as before."""
-    onlooker = bearer(service.secrets.a_token("onlooker", "viewer"))
-
-    async def deny() -> None:
-        service.secrets.write(more=NOBODY_LOOKS)
-        # A decision is remembered for a moment.
-        async with asyncio.timeout(20 * FRESH_S):
-            while (await service.http.get(path_of("frozen"), headers=onlooker)).status_code != 403:
-                continue
-
-    assert_it_ended(await what_a_watch_receives_after(deny, service, "frozen", onlooker))
-
-
-NOBODY_LOOKS = """
-[[rules]]
-name = "nobody looks"
-subjects = ["token:onlooker"]
-actions = ["describe"]
-groups = ["frozen"]
-effect = "deny"
-"""
-
-
-async def what_a_watch_receives_after(
-    change: Callable[[], Awaitable[None]], service: Service, group_id: str, watcher: dict[str, str]
-) -> list[str]:
-    """Its lines until it ends, where a member joins after the change."""
-    owner = bearer(service.secrets.a_token(f"owner of {group_id}"))
-    body = {**a_join_body(), "group_instance_id": "i1"}
-    async with service.http.stream("GET", f"{path_of(group_id)}/events", headers=watcher) as response:
-        lines = response.aiter_lines()
-        await anext(lines)
-        await change()
-        await service.http.post(f"{path_of(group_id)}/join", json=body, headers=owner)
-        async with asyncio.timeout(5):
-            return [line async for line in lines]
-
-
-def assert_it_ended(seen: list[str]) -> None:
-    """Without the news that it might not have."""
-    assert [line for line in seen if line.startswith('data: {"revision')] == []
-    assert "event: interrupted" in seen
 
 
 def path_of(group_id: str) -> str:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import getpass
 import json
 import os
-import socket
 import stat
 import threading
 import time
@@ -132,28 +130,6 @@ def parked_calls(server: Server, rota: Rota, store: str) -> int:
     return sum(int(float(line.rpartition(" ")[2])) for line in found)
 
 
-def test_the_journal_keeps_the_authors_of_forgotten_tokens(rota: Rota, tmp_path: Path) -> None:
-    at = ("--store", f"sqlite:///{tmp_path / 'rota.db'}")
-    rota("db", "upgrade", *at)
-    token = rota("token", "create", "ci", "--note", "for CI", *at).out.strip()
-    rota("token", "create", "other", *at)
-    rota("token", "revoke", "--yes", "ci", "--note", "it was in a log", *at)
-    rota("token", "forget", "ci", *at)
-
-    shown = json.loads(rota("token", "history", "ci", *at, "-o", "json").out)
-    table = rota("token", "history", *at).out
-
-    assert [(each["done"], each["note"]) for each in shown] == [
-        ("forget", ""),
-        ("revoke", "it was in a log"),
-        ("create", "for CI"),
-    ]
-    assert {each["token_id"] for each in shown} == {token.split("_")[1]}
-    assert {(each["by"], each["origin"]) for each in shown} == {(f"shell:{getpass.getuser()}", socket.gethostname())}
-    assert len(table.splitlines()) == 5
-    assert token.split("_")[2] not in (tmp_path / "rota.db").read_bytes().decode("latin-1")
-
-
 def test_tokens_may_be_kept_in_a_file(rota: Rota, tmp_path: Path) -> None:
     file = str(tmp_path / "tokens.json")
 
@@ -248,19 +224,6 @@ def test_what_cannot_be_is_said_in_a_line(
 
     assert done.exit_code == exit_code
     assert message in done.err
-
-
-def test_can_i_names_the_rule_that_decides(rota: Rota, access_file: Path) -> None:
-    def can(*arguments: str) -> Done:
-        return rota("auth", "can-i", *arguments, "--access-file", str(access_file), "-o", "json")
-
-    allowed = can("describe", "team-a/billing", "--as", "token:viewer")
-    denied = can("join", "team-a/ledger-1", "--as", "sa:team-a/worker")
-    nothing = can("join", "team-a/billing", "--as", "sa:team-a/worker")
-
-    assert (allowed.exit_code, json.loads(allowed.out)["rule"]) == (0, "viewers of everything")
-    assert (denied.exit_code, json.loads(denied.out)["rule"]) == (4, "frozen for the audit")
-    assert "no rule allows it" in json.loads(nothing.out)["detail"]
 
 
 def test_a_guarded_server_knows_its_caller(processes: Processes, tmp_path: Path, access_file: Path, rota: Rota) -> None:

@@ -60,15 +60,6 @@ async def test_no_body_is_awaited_for_another_namespace(service: Service, call: 
     assert answer.startswith(b"HTTP/1.1 403")
 
 
-async def test_a_refused_caller_keeps_its_connection(service: Service) -> None:
-    """The body is read past, so that the answer arrives and the next call finds its place."""
-    path = f"/v1/namespaces/{NAMESPACE}/groups/g/join"
-
-    refusals = [await service.http.post(path, content=b"{" * 1_000_000) for _ in range(2)]
-
-    assert [refusal.status_code for refusal in refusals] == [401, 401]
-
-
 @pytest.mark.parametrize("headers", ["Connection: close", "Connection: close\r\nExpect: 100-continue", "Expect: x"])
 async def test_a_refused_caller_reads_its_answer_to_the_end(service: Service, headers: str) -> None:
     """Also one that sends all of its body before it reads, on a connection that ends with the answer."""

@@ -68,17 +68,6 @@ def test_a_rejected_guard_logs_an_error_and_leads_once_it_may(
     assert any(f"election {name}: not a candidate: " in text and "it joins again in" in text for text in errors)
 
 
-def test_a_rejected_guard_stops_without_an_error(server: Server, name: str) -> None:
-    with another_kind_of_member(server, name):
-        guard = SingletonGuard(server.url, name)
-        guard.start()
-        until(lambda: guard.failure, "failure")
-
-        guard.stop()
-
-        assert not guard.is_leader
-
-
 def test_a_guard_without_a_server_says_so_and_stops(name: str) -> None:
     guard = SingletonGuard("http://127.0.0.1:1", name)
     guard.start()
@@ -134,14 +123,6 @@ def test_a_rejected_set_partitioner_fails(server: Server, name: str, caplog: pyt
     assert isinstance(partitioner.failure, InvalidRequest)
     assert any("failed for good; make a new one" in record.getMessage() for record in caplog.records)
     partitioner.finish()
-
-
-def test_a_guard_with_a_wrong_name_is_refused_each_time(server: Server) -> None:
-    guard = SingletonGuard(server.url, "a name with spaces")
-    for _ in range(2):
-        with pytest.raises(InvalidRequest, match="INVALID_GROUP_ID"):
-            guard.start()
-    assert not guard.wait_elected()
 
 
 def test_a_wait_to_be_elected_ends_with_the_candidacy(server: Server, name: str) -> None:

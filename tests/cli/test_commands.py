@@ -25,15 +25,6 @@ def test_help_names_every_command_and_the_exit_codes(rota: Rota) -> None:
     assert "69 the server or the store cannot be reached" in " ".join(helped.out.split())
 
 
-def test_version_is_one_word_on_standard_output(rota: Rota) -> None:
-    shown = rota.as_process("version")
-    as_option = rota.as_process("--version")
-
-    assert (shown.exit_code, shown.err) == (0, "")
-    assert shown.out.strip().replace(".", "").isalnum()
-    assert as_option == shown
-
-
 def test_groups_are_listed_as_a_table_as_json_and_by_name(rota: Rota) -> None:
     rota.member("indexers")
     rota("offsets", "set", "--force", "billing", "invoices", "0", "7")
@@ -51,16 +42,6 @@ def test_groups_are_listed_as_a_table_as_json_and_by_name(rota: Rota) -> None:
     assert rota("groups", "list", "-o", "name").out.split() == ["billing", "indexers"]
     assert rota("groups", "list", "--state", "Stable", "-o", "name").out.split() == ["indexers"]
     assert rota("groups", "list", "--state", " stable ,DEAD", "-o", "name").out.split() == ["indexers"]
-
-
-def test_groups_that_read_a_topic_are_listed(rota: Rota) -> None:
-    rota.member("indexers")
-    rota.member("readers", reads="words")
-    rota.member("by-pattern", reads="wo*")
-
-    assert rota("groups", "list", "--topic", "words", "-o", "name").out.split() == ["by-pattern", "readers"]
-    assert rota("groups", "list", "--topic", "orders", "-o", "name").out.split() == []
-    assert rota("groups", "list", "--topic", "no topic").exit_code == 2
 
 
 def test_a_description_has_members_and_the_last_rebalance(rota: Rota) -> None:
@@ -164,38 +145,6 @@ def test_offsets_are_set_listed_and_deleted(rota: Rota) -> None:
     assert [line.split()[:3] for line in listed[1:]] == [["invoices", "0", "7"]]
     assert listed[1].endswith("by hand")
     assert rota("offsets", "list", "billing", "-o", "name").out.split() == ["invoices/0", "orders/0"]
-
-
-@pytest.mark.parametrize(
-    ("offset", "in_json"), [(2**53 - 1, 2**53 - 1), (2**53, str(2**53)), (2**63 - 1, str(2**63 - 1))]
-)
-def test_an_offset_of_64_bits_is_set_and_listed(rota: Rota, offset: int, in_json: object) -> None:
-    rota("offsets", "set", "--force", "billing", "invoices", "0", str(offset))
-
-    listed = rota("offsets", "list", "billing").out.splitlines()
-    (item,) = json.loads(rota("offsets", "list", "billing", "-o", "json").out)
-
-    assert listed[1].split()[:3] == ["invoices", "0", str(offset)]
-    assert item["offset"] == in_json
-
-
-def test_a_topic_is_deleted_with_the_progress_of_its_groups(rota: Rota) -> None:
-    rota("topics", "put", "invoices", "--partitions", "4")
-    rota("offsets", "set", "billing", "invoices", "0", "1000")
-
-    deleted = rota("topics", "delete", "--yes", "invoices")
-    rota("topics", "put", "invoices", "--partitions", "2")
-
-    assert deleted.err == "topic invoices is deleted; groups that had progress in it: 1\n"
-    assert json.loads(rota("offsets", "list", "billing", "-o", "json").out) == []
-
-
-def test_an_offset_is_set_with_a_retention_of_its_own(rota: Rota) -> None:
-    rota("offsets", "set", "--force", "billing", "invoices", "0", "7", "--retention-ms", "86400000")
-
-    (offset,) = json.loads(rota("offsets", "list", "billing", "-o", "json").out)
-
-    assert offset["expires_at_ms"] - offset["committed_at_ms"] == 86_400_000
 
 
 ADMINISTERED = {
@@ -324,12 +273,6 @@ async def test_a_server_whose_certificate_is_not_trusted_is_there(rota: Rota) ->
     assert (failed.exit_code, failed.err.count("\n")) == (69, 1)
     assert "certificate verify failed" in failed.err
     assert "starts one" not in failed.err
-
-
-def test_what_the_parser_refuses_ends_with_2(rota: Rota) -> None:
-    assert rota("groups", "list", "-o", "yaml").exit_code == 2
-    assert rota("groups").exit_code == 2
-    assert rota("nonsense").exit_code == 2
 
 
 def test_options_win_over_the_environment(rota: Rota) -> None:

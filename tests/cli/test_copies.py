@@ -32,37 +32,6 @@ def test_a_folder_gets_a_backup_with_a_date_in_its_name(rota: Rota, tmp_path: Pa
     assert (Path(done.out.strip()).stat().st_mode & 0o777) == 0o600
 
 
-def test_a_backup_is_verified_and_restored(rota: Rota, backup: Path, tmp_path: Path) -> None:
-    store = ("--store", f"sqlite:///{tmp_path / 'new.db'}")
-
-    done = rota("db", "restore", str(backup), *store)
-
-    assert done.exit_code == 0
-    said = done.err.splitlines()
-    assert said[0] == f"sqlite:///{tmp_path / 'new.db'} holds now what {backup} holds"
-    assert re.fullmatch(r"incarnation \w{32}; generations continue above 1,000,00\d", said[1])
-    assert "pass the former store with --former" in done.err
-    assert done.out.split("\n")[0].split() == ["SHARD-ID", "LAST-SEQ", "FORMER-LAST-SEQ", "GENERATION-FLOOR", "EPOCH"]
-    assert rota("db", "verify", *store).exit_code == 0
-
-
-def test_a_restore_says_what_is_lost_and_what_is_kept(rota: Rota, backup: Path, tmp_path: Path) -> None:
-    rota("offsets", "set", "--force", "billing", "invoices", "0", "9")
-    later = tmp_path / "later.db"
-    rota("db", "backup", str(later), "--store", rota.store_url)
-    store = ("--store", f"sqlite:///{later}")
-
-    done = rota("db", "restore", str(backup), *store, "-o", "json")
-
-    found = json.loads(done.out)
-    assert f"{rota.namespace}/billing invoices/0: 9 was committed, now 7 is committed" in done.err
-    assert [commit["lost"] for commit in found["lost"]["commits"]] == [9]
-    assert Path(found["kept_as"]).is_file()
-    again = rota("db", "restored", *store, "--former", f"sqlite:///{found['kept_as']}", "-o", "ndjson")
-    assert json.loads(again.out.splitlines()[0])["generation_floor"] > 2_000_000
-    assert "9 was committed, now 7 is committed" in again.err
-
-
 def test_lost_commits_beyond_the_first_ones_are_counted(
     rota: Rota, backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,7 +14,6 @@ import pytest
 from rota.assignors import TopicPartition
 from rota.client import GroupEvent
 from rota.demo.board import Board
-from rota.demo.results import Fenced, Results
 from rota.demo.work import Work
 from rota.types.consumer import Assignment, encode_assignment
 from tests.support.processes import Process, Processes
@@ -93,19 +92,6 @@ def test_a_demo_that_is_killed_takes_its_processes_along(processes: Processes, s
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_demo_that_is_terminated_cleans_up(processes: Processes, some_files: Path) -> None:
-    demo = start_demo(processes, some_files, "--rounds", "100000", "--no-kill", "--workers", "2")
-    demo.wait_for_line("generation 1:")
-
-    exit_code = demo.terminate()
-
-    assert exit_code == 128 + signal.SIGTERM
-    assert not alive_in_session(demo.pid)
-    assert not list((some_files.parent / "temporary").iterdir())
-
-
-@pytest.mark.slow
-@pytest.mark.processes
 def test_too_little_work_to_lose_a_member_is_a_failure(processes: Processes, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     (tmp_path / "input" / "one.txt").write_text("one")
@@ -117,27 +103,6 @@ def test_too_little_work_to_lose_a_member_is_a_failure(processes: Processes, tmp
 
 
 # --- the parts ---------------------------------------------------------------------------------------
-
-
-def test_a_result_of_an_older_generation_changes_nothing(tmp_path: Path) -> None:
-    with Results.create(tmp_path / "results.db", 1) as results:
-        results.take(0, 1)
-        results.add(0, 0, "a", 5, "worker-1", 1)
-        assert results.take(0, 2) == 1
-
-        with pytest.raises(Fenced):
-            results.add(0, 1, "b", 7, "worker-1", 1)
-
-        assert results.totals() == (1, 5)
-
-
-def test_every_file_is_in_one_partition_every_time(some_files: Path) -> None:
-    work = Work.of_folder(some_files, 12, rounds=2)
-
-    names = [name for partition in work.partitions for name in partition]
-    assert (len(names), len(set(names)), work.total) == (40, 40, 80)
-    assert work == Work.of_folder(some_files, 12, rounds=2)
-    assert work.count_directly() == 2 * 40 * 6
 
 
 class Journal:

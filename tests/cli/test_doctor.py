@@ -55,13 +55,6 @@ async def test_a_fault_of_the_store_that_is_over_is_no_finding(monkeypatch: pyte
     assert found["store"].found.endswith("no failed call; 3 failed calls since the start")
 
 
-async def test_a_fault_of_the_store_that_goes_on_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = await examined(lambda times: f'rota_store_failures_total{{operation="claim"}} {3 + times}\n', monkeypatch)
-
-    assert not found["store"].ok
-    assert found["store"].found.startswith("1 calls failed within")
-
-
 async def test_commits_are_judged_by_those_of_the_present(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred slow commits long ago, ten quick ones now; and the other way round."""
 

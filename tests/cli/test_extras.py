@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from rota.cli.extras import MODULES, missing_extra
+from rota.cli.extras import MODULES
 from tests.support.newcomer import Newcomer, modules_of
 
 pytestmark = pytest.mark.thorough
@@ -83,7 +83,3 @@ def test_the_modules_of_an_extra_are_those_of_its_requirements(extra: str) -> No
     known = {module for modules in MODULES.values() for module in modules}
     assert set(MODULES[extra]) <= modules_of(own)
     assert [name for name in own if not modules_of({name}) & known] == []
-
-
-def test_a_module_of_no_extra_is_not_explained() -> None:
-    assert missing_extra(ModuleNotFoundError("no", name="rota.cli.lost")) is None

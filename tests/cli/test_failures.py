@@ -146,14 +146,6 @@ def test_a_wrong_name_is_refused(rota: Rota, command: str, arguments: str, place
 
 
 @pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()])
-def test_a_wrong_namespace_is_refused(rota: Rota, command: str, arguments: str) -> None:
-    for name in filter(None, BAD_NAMES):
-        done = rota(*words_of(command, arguments), ROTA_NAMESPACE=name)
-
-        assert "namespace must be 1 to 249 of" in assert_one_line(done, 2)
-
-
-@pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()])
 def test_a_wrong_address_is_refused(rota: Rota, command: str, arguments: str) -> None:
     for url in BAD_URLS:
         done = rota(*words_of(command, arguments), ROTA_URL=url)

@@ -33,11 +33,6 @@ def test_ctrl_c_is_no_traceback() -> None:
     assert (ended.value.exit_code, str(ended.value)) == (Exit.INTERRUPTED, "")
 
 
-def test_what_nothing_foresaw_is_raised_as_it_is() -> None:
-    with pytest.raises(ZeroDivisionError), foreseen():
-        raise ZeroDivisionError
-
-
 def test_text_that_cannot_be_encoded_is_wrong_use() -> None:
     with (
         pytest.raises(CommandFailed, match=r"'\\udcff' is no text that can be sent or printed as utf-8") as ended,

@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import pty
-import select
 import struct
 import subprocess
 import termios
@@ -17,8 +16,6 @@ import httpx
 import pytest
 from rich.cells import cell_len
 
-from rota.cli.lists import Listing
-from rota.cli.output import Output
 from rota.cli.tables import fitting, print_table
 from tests.cli.conftest import Rota
 from tests.support.processes import Processes, rota_command
@@ -79,18 +76,6 @@ def test_a_watched_list_is_printed_again_when_it_changes(rota: Rota, processes: 
     assert len(watching.output().splitlines()) == 2
 
 
-def test_an_age_alone_does_not_print_a_list_again(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ages = iter(["1s ago", "2s ago", "3s ago"])
-    listing = Listing(("name", "seen"), "name", watch=True, ages=("seen",))
-    monkeypatch.setattr("time.sleep", lambda _seconds: None)
-    with pytest.raises(StopIteration):
-        listing.print(lambda: [{"name": "a", "seen": next(ages)}], Output.NDJSON)
-
-    assert capsys.readouterr().out == '{"name":"a","seen":"1s ago"}\n'
-
-
 @pytest.mark.parametrize(
     ("widths", "columns", "fitted"),
     [
@@ -109,21 +94,6 @@ def test_columns_are_aligned_by_the_cells_that_a_terminal_draws(capsys: pytest.C
 
     lines = capsys.readouterr().out.splitlines()
     assert [cell_len(line.rpartition(" ")[0]) for line in lines] == [5, 5]
-
-
-def test_a_table_fits_the_terminal_and_is_whole_in_a_pipe(rota: Rota) -> None:
-    member_id = rota.member("a-group-with-quite-a-long-name-for-a-terminal")
-
-    whole = rota("top", "--once").out
-    with terminal(60) as (user, program):
-        command = [str(rota_command()), "top", "--once"]
-        subprocess.run(command, stdout=program, env=rota.environment() | {"COLUMNS": "60"}, check=True, timeout=60)
-        lines = shown_at(user)
-
-    assert member_id in whole
-    assert lines
-    assert max(map(cell_len, lines)) <= 7 * 12 + 6 * 2
-    assert any("…" in line for line in lines)
 
 
 def test_history_is_bounded_and_without_commits(rota: Rota) -> None:
@@ -225,11 +195,3 @@ def terminal(columns: int) -> Iterator[tuple[int, int]]:
     finally:
         for end in ends:
             os.close(end)
-
-
-def shown_at(terminal: int) -> list[str]:
-    """The lines that a program, which has ended, has printed there."""
-    text = b""
-    while select.select([terminal], [], [], 0)[0]:
-        text += os.read(terminal, 65_536)
-    return text.decode().splitlines()

@@ -28,33 +28,6 @@ def join_again(rota: Rota, group_id: str) -> None:
         assert http.post(url, json={**body, "member_id": member_id}).json()["outcome"] == "pending"
 
 
-def test_why_of_a_stable_group_names_leader_and_token(rota: Rota) -> None:
-    member_id = rota.member("indexers")
-
-    lines = rota("groups", "why", "indexers").out.splitlines()
-    reported = json.loads(rota("groups", "why", "indexers", "-o", "json").out)
-
-    assert (reported["mood"], reported["points"][0].keys()) == ("calm", {"about", "text"})
-    assert lines[0].startswith("Stable for ")
-    assert f"{member_id} at 127.0.0.1 leads (last heartbeat " in lines[1]
-    assert lines[1].endswith("; its fencing token is 1048576, of generation 1.")
-    assert "It took " in lines[2]
-
-
-def test_top_shows_groups_that_rebalance_first(rota: Rota) -> None:
-    rota.member("a-calm")
-    rota.member("b-busy")
-    join_again(rota, "b-busy")
-
-    table = rota("top").out.splitlines()
-    first = json.loads(rota("top", "-n", "1", "-o", "json").out)
-
-    assert [line.split()[:2] for line in table[1:]] == [["b-busy", "PreparingRebalance"], ["a-calm", "Stable"]]
-    assert table[0].split()[:5] == ["GROUP-ID", "STATE", "FOR", "GENERATION-ID", "MEMBERS"]
-    assert table[0].split()[5:] == ["TAKEOVERS", "LEADER", "WHY", "NEXT"]
-    assert [(row["group_id"], row["mood"]) for row in first] == [("b-busy", "busy")]
-
-
 def test_top_shows_the_groups_of_all_namespaces(rota: Rota) -> None:
     rota.member("a-calm")
     rota("--namespace", "elsewhere", "offsets", "set", "--force", "moved", "t", "0", "7")

@@ -69,40 +69,7 @@ def test_watch_beyond_the_journals_end_says_how_to_go_on(old: Rota) -> None:
     assert json.loads(went_on.out)["kind"] == EVENTS[-1]
 
 
-def test_watch_from_the_earliest_line_says_where_it_begins(old: Rota) -> None:
-    done = old("groups", "watch", "indexers", "--after", "earliest", "-n", "2")
-
-    events = [json.loads(line) for line in done.out.splitlines()]
-    assert [event["kind"] for event in events] == EVENTS[-2:]
-    assert done.err == f"the journal begins at revision {events[0]['revision']}: older events are pruned\n"
-
-
-def test_why_explains_the_remaining_lines_and_says_so(old: Rota) -> None:
-    done = old("groups", "why", "indexers")
-
-    assert done.exit_code == Exit.OK
-    assert "stable" in done.out.lower()
-    assert "older lines are not considered" in done.err
-
-
 def test_verify_counts_the_shards_with_pruned_lines(old: Rota) -> None:
     found = json.loads(old("db", "verify", "--store", old.store_url, "-o", "json").out)
 
     assert (found["differences"], found["pruned"], found["shards"]) == (0, 1, SHARD_COUNT)
-
-
-def test_a_whole_journal_is_watched_without_a_word_on_pruning(rota: Rota) -> None:
-    rota.member("indexers")
-
-    done = rota("groups", "watch", "indexers", "--after", "earliest", "-n", "5")
-
-    assert [json.loads(line)["kind"] for line in done.out.splitlines()] == EVENTS
-    assert done.err == ""
-
-
-@pytest.mark.parametrize("after", ["-1", "latest", "1.5", "", "9" * 19])
-def test_a_beginning_that_is_none_is_refused(rota: Rota, after: str) -> None:
-    refused = rota("groups", "watch", "indexers", f"--after={after}")
-
-    assert refused.exit_code == Exit.USAGE
-    assert "earliest" in refused.err

@@ -10,7 +10,6 @@ import pytest
 import pytest_asyncio
 
 from tests.access.guarded import bearer
-from tests.console.conftest import Site
 from tests.console.doors import Doors, guarded
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,18 +28,6 @@ async def test_the_caller_sees_its_subject_rules_and_roles(doors: Doors, role: s
 
     assert re.search(rf"You are <b>token:{role}</b>", page)
     assert f"<td>{role}</td>" in page
-
-
-async def test_a_visitor_without_a_token_sees_that_no_rule_applies(doors: Doors) -> None:
-    async with doors.browser() as browser:
-        page = (await browser.get("/access")).text
-
-    assert "You are not signed in" in page
-    assert "No rule applies to you" in page
-
-
-async def test_without_rules_the_page_of_access_says_so(site: Site) -> None:
-    assert "every caller may do everything" in await site.page("/access")
 
 
 async def test_tokens_history_is_read_over_http_by_journal_readers(doors: Doors) -> None:

@@ -91,18 +91,6 @@ async def test_members_of_all_groups_are_listed_by_process(site: Site) -> None:
     assert site.path("indexers") not in found
 
 
-async def test_elections_are_listed_with_their_tokens(site: Site) -> None:
-    joined = await site.join("billing", protocol_type="leader", protocols=[{"name": "single"}])
-    await site.ask("billing", "sync", member_id=joined["member_id"], generation_id=1)
-    await site.stable("indexers")
-
-    text = await site.page(f"/leaders?namespace={site.namespace}")
-
-    assert site.path("billing", "leader") in text
-    assert f'<td class="n">{joined["fencing_token"]}</td>' in text
-    assert site.path("indexers") not in text
-
-
 async def test_the_search_finds_groups_and_topics_everywhere(site: Site) -> None:
     await site.stable("needle-group")
     other = Site(site.http, f"{site.namespace}-b")
@@ -150,18 +138,3 @@ async def test_the_time_axis_is_in_proportion() -> None:
     assert [(bar.x, bar.width) for bar in axis.bars] == [(0.0, 10.0), (WIDTH / 2, 100.0)]
     assert (axis.most_members, axis.blocked_ms, axis.blocked_share) == (4, 1_100, 11.0)
     assert axis.members.endswith(f"H{WIDTH}")
-
-
-async def test_there_is_no_time_axis_before_the_first_generation() -> None:
-    assert axis_of([], now_ms=1) is None
-
-
-async def test_a_share_is_shown_in_words(site: Site) -> None:
-    await site.stable("opaque", share=b"?")
-    joined = await site.join("election", protocol_type="leader", protocols=[{"name": "single"}])
-    await site.ask("election", "sync", member_id=joined["member_id"], generation_id=1)
-
-    text = await site.page(f"/members?namespace={site.namespace}")
-
-    assert ">a share of 1 byte<" in text
-    assert ">the leadership<" in text

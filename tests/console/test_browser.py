@@ -181,14 +181,6 @@ async def sessions(page: Page) -> list[float | str]:
 # --- for every user -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-async def test_a_group_keeps_nobody_out(browser: Browser, scene: Scene, scheme: Scheme) -> None:
-    async with page_of(browser, scene.url + PAGES["group"], scheme) as page:
-        await page.locator("summary").click()
-
-        assert await violations(page) == []
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [SMALL, LARGE])
@@ -206,14 +198,6 @@ async def test_nothing_is_wider_than_a_small_screen(browser: Browser, scene: Sce
             await page.goto(scene.url + path)
 
             assert await page.evaluate(_WIDTH_BEYOND_THE_SCREEN) == 0, name
-
-
-async def test_every_line_of_the_journal_fits_a_small_screen(browser: Browser, scene: Scene) -> None:
-    async with page_of(browser, scene.url + PAGES["timeline"], size=SMALL) as page:
-        table = page.locator("table.journal")
-
-        assert await table.locator("tr").count() > 3
-        assert await table.evaluate("(table) => table.parentElement.scrollWidth - table.parentElement.clientWidth") == 0
 
 
 async def test_the_way_to_a_group_by_keyboard_alone(browser: Browser, scene: Scene) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import sqlite3
@@ -12,9 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rota.console import backend, group
+from rota.console import group
 from rota.console.browsing import PAGE_HEADERS
-from rota.console.rendering import MOST_NAMED, STATES, static_file
+from rota.console.rendering import static_file
 from rota.group import describe
 from rota.server.bootstrap import open_services
 from rota.server.settings import Address, Settings
@@ -47,18 +46,6 @@ async def test_the_overview_counts_groups_and_names_those_in_trouble(
     assert member_id not in text
 
 
-async def test_figures_of_namespaces_link_to_the_groups_they_count(site: Site) -> None:
-    """A list is of one namespace, so the figures of all link to the list that separates them."""
-    await site.stable("indexers")
-    await Site(site.http, f"{site.namespace}-b").stable("indexers")
-
-    text = await site.page("/")
-
-    assert text.count('<a href="#spaces">') == len(STATES)
-    for namespace in (site.namespace, f"{site.namespace}-b"):
-        assert f'href="/groups?namespace={namespace}&amp;state=Stable">1 Stable</a>' in text
-
-
 async def test_a_group_explains_itself_with_members_and_shares(site: Site) -> None:
     member_id = await site.stable("indexers", share=SHARE)
 
@@ -88,19 +75,6 @@ async def test_of_a_large_group_the_notable_members_are_shown(site: Site, monkey
     assert "and 1 more" in of_leader
 
 
-async def test_of_many_simultaneous_joins_some_are_named(site: Site) -> None:
-    await site.stable("crowd")
-    await asyncio.gather(
-        *(site.join("crowd", client_id=f"new-{number}", wait_ms=0) for number in range(MOST_NAMED + 2))
-    )
-    await site.ask("crowd", "leave", members=[{"member_id": await _leader(site, "crowd")}])
-
-    text = await site.page(site.path("crowd", "timeline"))
-
-    assert text.count('<span class="came" title="new-') == MOST_NAMED
-    assert '<span class="came">+ 2 more</span>' in text
-
-
 async def test_a_share_in_many_pieces_is_bounded_and_complete(site: Site) -> None:
     numbers = list(range(0, 400, 2))
     member_id = await site.stable("indexers", share=json.dumps({"topics": {"documents": numbers}}).encode())
@@ -118,18 +92,6 @@ async def test_a_group_named_like_a_page_has_one_page_at_a_time(site: Site, name
     for page in ((), ("leader",), ("timeline",)):
         tabs = (await site.page(site.path(name, *page))).partition('class="tabs"')[2].partition("</nav>")[0]
         assert tabs.count('aria-current="page"') == 1
-
-
-async def test_one_of_a_kind_is_shown_as_one(site: Site) -> None:
-    await site.stable("indexers", share=json.dumps({"topics": {"documents": [0]}}).encode())
-
-    group_, delete = await site.page(site.path("indexers")), await site.page(site.path("indexers", "act", "delete"))
-    listed = await site.page(f"/groups?namespace={site.namespace}")
-
-    assert "<b>1</b> unit</span>" in group_
-    assert 'aria-label="1 member by 1 unit; ' in group_
-    assert "it has 1 member: it must be empty" in delete
-    assert 'data-unit="member">1</td>' in listed
 
 
 async def test_a_group_that_does_not_exist_is_reported_in_words(site: Site) -> None:
@@ -178,16 +140,6 @@ async def test_the_list_is_filtered_searched_and_sorted_by_its_url(site: Site) -
     assert listed(await site.page(f"{base}&sort=nonsense&page=x&state=Nonsense")) == ["other", "t10", "t2", "empty"]
 
 
-async def test_links_of_the_list_keep_what_is_chosen_already(site: Site) -> None:
-    await site.stable("t2")
-
-    text = await site.page(f"/groups?namespace={site.namespace}&q=t&state=Stable")
-
-    kept = f"?namespace={site.namespace}&amp;q=t&amp;state=Stable&amp;sort=-members"
-    assert f'href="{kept}"' in text
-    assert f'href="?namespace={site.namespace}&amp;q=t"' in text  # the lit filter takes itself back
-
-
 async def test_the_timeline_names_members_with_every_line(site: Site) -> None:
     first = await site.stable("indexers")
     await site.http.delete(f"/v1/namespaces/{site.namespace}/groups/indexers/members/{first}?reason=it+hangs")
@@ -201,35 +153,6 @@ async def test_the_timeline_names_members_with_every_line(site: Site) -> None:
     assert kinds[0] == "group_emptied"
     assert {"member_joined", "generation_completed", "member_removed"} <= set(kinds)
     assert journal["events"][0].keys() >= {"revision", "at_ms", "reason", "payload"}
-
-
-async def test_an_old_event_is_found_behind_later_ones_of_others(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_WINDOWS", (4, 16, 64))
-    await site.stable("indexers")
-    for number in range(40):
-        await site.ask(f"noise-{number}", "offsets", offsets=[{"topic": "t", "partition": 0, "offset": 1}])
-
-    text = await site.page(site.path("indexers"))
-
-    assert "generation 1</strong>" in text
-    assert "It took" in text
-
-
-async def test_the_leader_has_a_page_with_its_token_and_who_follows(site: Site) -> None:
-    leader = await site.stable("writer")
-
-    text = await site.page(site.path("writer", "leader"))
-
-    assert f'title="{leader}"' in text
-    assert '<dd class="token" id="token">1</dd>' in text
-    assert "No other member could lead." in text
-
-
-async def test_shards_are_shown_by_replica(site: Site) -> None:
-    text = await site.page("/shards")
-
-    assert "All 4 shards are owned by 1 replica." in text
-    assert HOST in text
 
 
 async def test_an_embedded_stores_shards_are_owned_without_leases(tmp_path: Path) -> None:
@@ -417,9 +340,3 @@ async def test_a_form_without_end_is_refused(site: Site) -> None:
     answer = await site.send(site.path("indexers", "act", "rebalance"), {**FORM, "note": "x" * 20_000})
 
     assert answer.status_code == httpx.codes.REQUEST_ENTITY_TOO_LARGE
-
-
-async def _leader(site: Site, group_id: str) -> str:
-    """The leader's id."""
-    found = (await site.http.get(f"/v1/namespaces/{site.namespace}/groups/{group_id}")).json()
-    return str(found["leader_id"])

@@ -48,12 +48,6 @@ async def test_pages_of_the_past_say_where_the_journal_begins(pruned: tuple[Site
     assert BEGINS.format(first) in await site.page(site.path("indexers", page))
 
 
-async def test_the_page_of_the_group_is_there(pruned: tuple[Site, int]) -> None:
-    site, _first = pruned
-
-    assert "Stable" in await site.page(site.path("indexers"))
-
-
 async def test_the_download_names_the_first_revision(pruned: tuple[Site, int]) -> None:
     site, first = pruned
 
@@ -61,10 +55,3 @@ async def test_the_download_names_the_first_revision(pruned: tuple[Site, int]) -
 
     assert downloaded["first_revision"] == first
     assert [line["revision"] for line in downloaded["events"]] == [first]
-
-
-async def test_a_whole_journal_is_shown_without_a_word_about_pruning(site: Site) -> None:
-    await site.stable("indexers")
-
-    assert "pruned" not in await site.page(site.path("indexers", "timeline"))
-    assert "first_revision" not in (await site.http.get(site.path("indexers", "journal.json"))).json()

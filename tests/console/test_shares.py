@@ -10,11 +10,8 @@ import pytest
 from rota.assignors.model import TopicPartition
 from rota.console.drawing import draw
 from rota.console.group import reigns
-from rota.console.owners import owners_by_replica
-from rota.console.rendering import named, short
-from rota.console.shares import in_words, moves, share_map
+from rota.console.shares import in_words, share_map
 from rota.observability.generations import Generation
-from rota.replica.ports import ShardOwner
 from rota.types.consumer import Assignment, encode_assignment
 from rota.types.permits import PermitShare, encode_share
 
@@ -45,13 +42,6 @@ def test_what_a_member_did_not_hold_before_has_moved() -> None:
     assert (drawn.moved, [sorted(row.gained) for row in drawn.rows]) == (3, [[3], [1, 2]])
 
 
-def test_nothing_moved_in_a_first_generation() -> None:
-    first = share_map("consumer", {"a": plain(t=[0, 1])})
-
-    assert first is not None
-    assert (first.moved, moves("consumer", {"a": plain(t=[0])}, {})) == (0, None)
-
-
 def test_skew_is_largest_share_over_mean_with_idle_members() -> None:
     even = share_map("consumer", {"a": plain(t=[0, 1]), "b": plain(t=[2, 3])})
     uneven = share_map("consumer", {"a": plain(t=[0, 1, 2]), "b": plain(t=[3]), "c": b""})
@@ -66,10 +56,6 @@ def test_bytes_that_mean_nothing_to_us_make_no_map() -> None:
     assert share_map("consumer", {"a": b"\xff\xff"}) is None
     assert share_map("my-own", {"a": b"anything"}) is None
     assert share_map("worker", {"a": b'{"version":1,"run":{"copy":[-1,0]},"revoke":{}}'}) is not None
-
-
-def test_runs_of_numbers_are_shown_as_ranges() -> None:
-    assert in_words([("b", 3), ("a", 0), ("a", 2), ("a", 1), ("a", 7)]) == "a 0-2, 7 · b 3"
 
 
 @pytest.mark.parametrize(("units", "cell"), [(12, 18), (200, 9), (1_400, 3)])
@@ -117,13 +103,6 @@ def test_thousands_of_units_are_pixels_with_moved_ones_apart() -> None:
     assert [one.text for one in drawing.numbers][:3] == ["0", "100", "200"]
 
 
-def test_what_nobody_could_look_at_is_not_drawn() -> None:
-    drawn = share_map("consumer", {"a": plain(topic=list(range(6_001)))})
-
-    assert drawn is not None
-    assert draw(drawn) is None
-
-
 def generation(number: int, leader_id: str) -> Generation:
     return Generation(number, f"reason {number}", completed_at_ms=number * 1_000, leader_id=leader_id)
 
@@ -139,23 +118,6 @@ def test_a_leader_leads_until_another_one_does() -> None:
     ]
     assert [(one.since_ms, one.until_ms) for one in shown] == [(4_000, None), (1_000, 3_000)]
     assert shown[1].why == "reason 1"
-
-
-def test_shards_that_nobody_holds_stand_under_no_name() -> None:
-    owners = [ShardOwner(0, "r1", "http://r1", 3, 4_000), ShardOwner(1, "r2", "http://r2", 1, -5)]
-
-    found = owners_by_replica(owners, 3)
-
-    assert [(one.replica_id, [shard.shard_id for shard in one.shards]) for one in found] == [("r1", [0]), ("", [1, 2])]
-
-
-def test_member_ids_are_short_for_people_and_whole_on_hover() -> None:
-    member_id = "indexer-3-651eb0aa-1ea3-4486-b47c-9ec6fa5c332c"
-
-    assert short(member_id) == "indexer-3-651eb0aa"
-    assert short("x" * 40) == "x" * 19 + "…" + "x" * 10
-    marked = f'member <code class="id" title="{member_id}">indexer-3-651eb0aa</code> joined &amp; left'
-    assert str(named(f"member {member_id} joined & left")) == marked
 
 
 def test_permits_are_units_too() -> None:

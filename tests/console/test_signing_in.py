@@ -182,22 +182,6 @@ async def test_without_a_proxy_to_trust_the_header_counts_for_nothing(doors: Doo
     assert "Secure" not in answer.headers["set-cookie"].split("; ")
 
 
-async def test_the_cookie_counts_for_pages_and_not_for_the_api(doors: Doors) -> None:
-    async with doors.browser("operator") as browser:
-        page = await browser.get(url_of(GROUP_PATH))
-        call = await browser.get(f"/v1/namespaces/{NAMESPACE}/groups/{GROUP}")
-
-    assert (page.status_code, call.status_code) == (200, 401)
-    assert "token:operator" in page.text
-
-
-async def test_who_signs_out_is_nobody(doors: Doors) -> None:
-    async with doors.browser("viewer") as browser:
-        assert (await browser.get(url_of(GROUP_PATH))).status_code == httpx.codes.OK
-        await browser.post("/signout")
-        assert (await browser.get(url_of(GROUP_PATH))).status_code == httpx.codes.UNAUTHORIZED
-
-
 @pytest.mark.parametrize("token", ["", "garbage", "rota_00000000_" + "0" * 38, "ü", "x" * 9_000])
 async def test_what_is_no_token_lets_nobody_in(doors: Doors, token: str) -> None:
     async with doors.browser() as browser:

@@ -18,7 +18,7 @@ from rota.group.rows import RowChanges
 from rota.pipeline.failures import WrongIncarnation
 from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
-from rota.replica.ports import Replica, StoreRefused, StoreUnavailable
+from rota.replica.ports import Replica, StoreRefused
 from rota.storage.backup import backup, restore
 from rota.storage.backup_postgres import connection_of
 from rota.storage.pruning import list_readers
@@ -332,19 +332,6 @@ async def test_a_backup_takes_no_setting_of_the_database(
         file = await backup(postgres_url, tmp_path / "copy")
 
     assert (await restore(postgres_url, file)).kept_as.startswith("rota_before_")
-
-
-@pytest.mark.thorough
-async def test_a_wrong_url_is_said_before_anything_is_made(postgres_url: str, tmp_path: Path) -> None:
-    store = await opened(postgres_url)
-    file = await backup(postgres_url, tmp_path / "copy")
-    await stop(store)
-
-    with pytest.raises((StoreRefused, StoreUnavailable), match="does not exist"):
-        await backup(f"{postgres_url}_typo", tmp_path / "other")
-    with pytest.raises((StoreRefused, StoreUnavailable), match="does not exist"):
-        await restore(f"{postgres_url}_typo", file)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "copy.json"]
 
 
 @pytest.mark.thorough

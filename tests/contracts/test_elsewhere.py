@@ -12,7 +12,7 @@ import pytest
 from rota.v1 import admin_pb2
 from rota.v1 import coordinator_pb2 as pb
 from tests.contracts.transports import OWNER, REPLICAS, a_door, namespaces
-from tests.grpc.clients import SessionClient, admin, refused, stub
+from tests.grpc.clients import admin, refused, stub
 
 NAMESPACE = next(namespaces())
 G: dict[str, Any] = {"namespace": NAMESPACE, "group_id": "g"}
@@ -46,14 +46,3 @@ async def test_without_forwarding_grpc_names_the_owner() -> None:
 
     assert (failed.status, failed.code) == (grpc.StatusCode.UNAVAILABLE, "NOT_COORDINATOR")
     assert failed.metadata["owner"] == f"http://{OWNER}"
-
-
-async def test_without_forwarding_a_stream_names_the_owner() -> None:
-    async with a_door("stream refused") as url, grpc.aio.insecure_channel(urlsplit(url).netloc) as channel:
-        session = SessionClient(channel)
-        try:
-            answer = await session.ask(sync=pb.SyncGroupRequest(**G, member_id="m", generation_id=1))
-        finally:
-            await session.close()
-
-    assert (answer.error.code, answer.error.owner) == ("NOT_COORDINATOR", f"http://{OWNER}")

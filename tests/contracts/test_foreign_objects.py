@@ -167,8 +167,8 @@ async def planted_in(url: str, planting: str) -> None:
 
 
 PLANTED = {
-    "sqlite": ("trigger", "index", "column", "table", "view", "other index"),
-    "postgres": ("trigger", "rule", "index", "column", "policy", "table", "view", "function", "other body", "domain"),
+    "sqlite": ("trigger", "column", "other index"),
+    "postgres": ("trigger", "column", "function", "other body"),
 }
 
 

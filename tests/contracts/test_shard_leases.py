@@ -180,15 +180,6 @@ async def test_releasing_a_shard_claimed_again_since_does_nothing(store: ShardSt
     assert await store.claim([0], "r-2", "http://two", A_MINUTE_MS) == []
 
 
-async def test_asking_for_nothing_answers_nothing(store: ShardStore) -> None:
-    await store.ping()
-
-    assert await store.claim([], "r-1", "http://one", A_MINUTE_MS) == []
-    assert await store.renew([], "r-1", A_MINUTE_MS) == []
-    assert await store.append([]) == []
-    await store.release([], "r-1")
-
-
 async def test_of_many_replicas_that_claim_one_gets_each_shard(store: ShardStore) -> None:
     shard_ids = list(range(SHARD_COUNT))
 

@@ -289,14 +289,6 @@ async def test_a_store_keeps_the_shard_count_that_it_was_made_with(backing: Back
     await same.close()
 
 
-async def test_closing_twice_does_no_harm(backing: Backing) -> None:
-    store = backing.new_store()
-    await store.open(SHARD_COUNT)
-
-    await store.close()
-    await store.close()
-
-
 async def test_offsets_of_a_deleted_topic_are_not_loaded(store: ShardStore) -> None:
     claim = await claim_one(store)
     deleted = a_topic(partitions=0, topic_id=5)

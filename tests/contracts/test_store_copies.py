@@ -195,16 +195,6 @@ def _ended() -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("name", ["rota.db", "rota.db-wal", "rota.db.lock"])
-async def test_the_store_is_no_target_and_no_source(sqlite_url: str, name: str) -> None:
-    path = path_of(sqlite_url).with_name(name)
-
-    with pytest.raises(StoreRefused, match="is a file of the store itself"):
-        await backup(sqlite_url, path)
-    with pytest.raises(StoreRefused, match="is a file of the store itself"):
-        await restore(sqlite_url, path)
-
-
 async def test_a_file_that_is_no_store_is_not_backed_up(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "other.db")) as other:
         other.execute("CREATE TABLE notes (text)")

@@ -37,10 +37,6 @@ def test_rota_understands_the_arguments_of_every_container() -> None:
         assert answered.exit_code == 0, f"{arguments}: {answered.output}"
 
 
-def test_an_option_that_rota_does_not_know_would_be_found() -> None:
-    assert CliRunner().invoke(app, ["db", "wait", "--time-out", "300", "--help"]).exit_code != 0
-
-
 def test_rota_reads_every_variable_that_a_container_is_given() -> None:
     for arguments, variables in (given for case in CASES for given in _commands(render(case))):
         known = OF_THE_SERVER if arguments == ["serve"] else set(_variables_of(arguments))

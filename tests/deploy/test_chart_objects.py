@@ -232,13 +232,6 @@ def _replaced(manifests: list[dict[str, Any]]) -> dict[str, Any]:
     return {name: pod for name, pod in pod_templates(manifests) if not name.startswith("Pod/")}
 
 
-def test_replacing_all_servers_at_once_needs_no_more_settings() -> None:
-    """Kubernetes takes no rollingUpdate beside it, and Helm keeps the chart's own unless the values replace it."""
-    deployment = find(render(MINIMAL, values={"strategy": {"type": "Recreate"}}), "Deployment")
-
-    assert deployment["spec"]["strategy"] == {"type": "Recreate"}
-
-
 def test_a_hook_needs_nothing_that_the_release_brings() -> None:
     job = find(render(MINIMAL, values={"migrations": {"mode": "hook"}}), "Job")
 

@@ -201,13 +201,6 @@ def test_compose_publishes_loopback_only_and_pins_images() -> None:
         assert service["image"] == "rota" or re.search(r":v?\d", service["image"])
 
 
-def test_proxies_and_prometheus_name_the_replicas_of_compose() -> None:
-    names = set(replicas())
-
-    for path in ("proxy/nginx.conf", "proxy/haproxy.cfg", "proxy/Caddyfile", "prometheus/prometheus.yaml"):
-        assert set(re.findall(r"\b(rota-\d):8080", (DEPLOY / path).read_text())) == names, path
-
-
 @pytest.mark.thorough
 def test_rota_understands_commands_of_compose_image_and_unit() -> None:
     """Parsed, not run: `--help` comes after whatever is wrong."""

@@ -66,26 +66,6 @@ def test_a_tag_of_another_version_is_refused() -> None:
         release_notes.main("v9.9.9")
 
 
-@pytest.mark.parametrize(
-    "changelog",
-    [
-        "## [Unreleased]\n\n### Added\n\n- x\n",
-        "## [1.2.3]\n\n### Added\n\n- x\n",
-        "## [1.2.3] - 2026-11-24\n\n## [1.2.2] - 2026-11-20\n\n- x\n",
-        "## [1.2.3] - 2026-11-24\n\n### Improved\n\n- x\n",
-    ],
-)
-def test_a_release_without_notes_is_refused(changelog: str) -> None:
-    with pytest.raises(ValueError, match=r"CHANGELOG\.md"):
-        release_notes.notes("1.2.3", changelog)
-
-
-def test_notes_end_where_the_next_version_begins() -> None:
-    text = "## [1.2.3] - 2026-11-24\n\n### Fixed\n\n- x\n\n## [1.2.2] - 2026-11-20\n\n- y\n"
-
-    assert release_notes.notes("1.2.3", text) == "### Fixed\n\n- x\n"
-
-
 @pytest.mark.thorough
 def test_workflows_and_forms_are_valid() -> None:
     forms = sorted((GITHUB / "ISSUE_TEMPLATE").glob("[!c]*.yml"))
@@ -207,33 +187,3 @@ def test_what_the_package_index_brings_runs_without_rights() -> None:
 
     assert rights["locks/propose"] == {"contents", "pull-requests"}
     assert rights["locks/resolve"] == rights["release/package"] == rights["ci/run"] == set()
-
-
-def test_the_patch_of_the_locks_changes_nothing_else(tmp_path: Path) -> None:
-    """The steps of both jobs, on a copy: what a tool of the index writes into the patch reaches the locks alone."""
-    jobs = yaml.safe_load((GITHUB / "workflows" / "locks.yml").read_text())["jobs"]
-    (makes,) = (step["run"] for step in jobs["resolve"]["steps"] if "git diff" in step.get("run", ""))
-    applies = next(line for line in jobs["propose"]["steps"][-1]["run"].splitlines() if line.startswith("git apply"))
-    files = {name: tmp_path / name for name in ("requirements/server.lock", "THIRD-PARTY.md", "Makefile")}
-    (tmp_path / "requirements").mkdir()
-    for file in files.values():
-        file.write_text("old\n")
-    begin = "git init -q . && git add . && git -c user.name=x -c user.email=x@x commit -q -m x"
-    spoil = "git diff --output locks.patch"
-    for command in (
-        begin,
-        "for f in */*.lock *.md Makefile; do echo new > $f; done",
-        makes,
-        spoil,
-        "git stash -q",
-        applies,
-    ):
-        subprocess.run(
-            ["bash", "-e", "-c", command], cwd=tmp_path, env={**os.environ, "RUNNER_TEMP": str(tmp_path)}, check=True
-        )
-
-    assert {name: file.read_text() for name, file in files.items()} == {
-        "requirements/server.lock": "new\n",
-        "THIRD-PARTY.md": "new\n",
-        "Makefile": "old\n",
-    }

@@ -53,16 +53,6 @@ def test_a_script_that_waits_in_a_call_leaves_at_a_signal(
 
 
 @pytest.mark.slow
-def test_a_script_without_a_server_ends_at_a_signal(processes: Processes, server: Server) -> None:
-    server.process.kill9()
-    script = start(processes, server)
-
-    script.send(signal.SIGTERM)
-
-    assert script.wait_for_exit(LESS_THAN_THE_CALL_S) in (0, -signal.SIGTERM)  # The latter before its trap is set.
-
-
-@pytest.mark.slow
 def test_a_killed_script_is_followed_within_its_session(processes: Processes, server: Server) -> None:
     first = start(processes, server)
     generation(first, "leads")

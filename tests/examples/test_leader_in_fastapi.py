@@ -81,35 +81,12 @@ def test_a_replica_that_is_ended_hands_over_at_once(processes: Processes, server
 
 
 @pytest.mark.thorough
-def test_a_replica_whose_work_fails_stays_a_candidate(processes: Processes, server: Server) -> None:
-    process, url = start(processes, server, app="tests.examples.failing_billing:app")
-
-    until(
-        url, "the billing failed here, RuntimeError('the database went away'); this replica is a candidate again soon"
-    )
-    assert until_it_leads(url)["rounds"] == 1
-
-    assert "RuntimeError: the database went away" in process.output()
-
-
-@pytest.mark.thorough
 def test_a_replica_without_a_coordinator_says_so(processes: Processes, server: Server) -> None:
     server.process.kill9()
 
     _, url = start(processes, server)
 
     until(url, "the coordinator does not serve this replica: ")
-
-
-@pytest.mark.slow
-def test_a_replica_with_a_wrong_path_in_its_address_names_it(processes: Processes, server: Server) -> None:
-    _, url = start(processes, server, path="/v1")
-
-    until(url, "this replica was rejected: ")
-
-    health = httpx.get(f"{url}/healthz", trust_env=False).json()["billing"]
-    assert "no such route: POST /v1/v1/namespaces/default/groups/billing/join" in health
-    assert f"at {server.url}/v1; is the path '/v1' in the address right?" in health
 
 
 def until(url: str, standing: str) -> None:

@@ -11,7 +11,6 @@ import pytest
 import rota
 from examples.object_store_proxy.proxy import create_proxy
 from rota.client import Client
-from rota.client.errors import InvalidRequest
 from rota.client.transports.http import HttpTransport
 from rota.protocol.messages import FenceReply, VerifyFence
 from tests.processes.server import Server
@@ -92,17 +91,3 @@ async def test_a_token_is_signed_for_its_holder_only(client: Client, server: Ser
 
     assert all(isinstance(answer, FenceReply) and not answer.token for answer in answers)
     assert [answer.error.value for answer in answers] == ["ILLEGAL_GENERATION", "INVALID_REQUEST"]
-
-
-@pytest.mark.slow
-async def test_a_server_without_keys_says_so(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.process.terminate()
-    monkeypatch.delenv("ROTA_FENCE_KEYS")
-    server.start_and_wait()
-
-    async with rota.connect(server.url) as client, httpx.AsyncClient(trust_env=False) as http:
-        published = (await http.get(f"{server.url}/.well-known/jwks.json")).json()
-        with pytest.raises(InvalidRequest, match="no keys"):
-            await a_term_s_token(client)
-
-    assert published == {"keys": []}

@@ -74,13 +74,3 @@ async def test_leaders_of_the_sdk_assign_by_it(
             async with client.consumer("h", "orders", "warm-cache") as consumer:
                 share = await consumer.wait_assigned()
                 assert [place.partition for place in share.share] == [0, 1, 2, 3]
-
-
-async def test_names_of_packages_need_no_registering(
-    server: Server, installed: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(installed))
-    with registered_for_one_test():
-        async with rota.connect(server.url) as client, asyncio.timeout(30):
-            async with client.consumer("i", "orders", "warm-cache") as consumer:
-                assert len((await consumer.wait_assigned()).share) == 4

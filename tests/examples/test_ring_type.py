@@ -60,17 +60,6 @@ def test_the_server_assigns_a_type_of_another_package(
     assert described["assignment_decoded"] == {"arcs": [[0, 65536]]}
 
 
-@pytest.mark.thorough
-def test_without_the_package_the_server_says_that_it_cannot(processes: Processes, tmp_path: Path) -> None:
-    server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")
-    server.start_and_wait()
-
-    refused = joined(server, "a", 1)
-
-    assert refused.status_code == 400
-    assert "cannot assign groups of type 'ring' by 'server:arcs'" in refused.json()["detail"]
-
-
 @pytest.mark.slow
 def test_a_broken_package_keeps_the_server_from_starting(
     processes: Processes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

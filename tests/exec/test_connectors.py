@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
 from collections import Counter
 from pathlib import Path
 
@@ -106,38 +105,6 @@ def test_a_restarted_worker_gets_its_own_work_back(wrappers: Wrappers, log: Log)
     }
     assert all(log.starts(item) == 1 for item, member in after.items() if member == kept)
     assert (again.terminate(), second.terminate()) == (0, 0)
-
-
-@pytest.mark.slow
-def test_tasks_go_by_weight_and_outlive_a_departed_worker(wrappers: Wrappers, log: Log) -> None:
-    url = {"ROTA_URL": wrappers.url}
-    put = ("topics", "put", wrappers.group_id, "-p", "4", "--attribute", "weights=3,1,1,1")
-    assert wrappers.processes.rota(*put, env=url).wait_for_exit() == 0
-    soon = ("--scheduled-rebalance-max-delay-ms", "300")
-    first, second = worker(wrappers, log, *soon), worker(wrappers, log, *soon)
-    second.wait_until(lambda: len(log.running()) == 5 and len(log.shares()) == 2, "a share for each")
-
-    def heavy_is_alone() -> bool:
-        running = log.running()
-        tasks = {item: member for item, member in running.items() if not item.endswith("/-1")}
-        heavy = next((member for item, member in tasks.items() if item.endswith("/0")), None)
-        return len(tasks) == 4 and list(tasks.values()).count(heavy or "") == 1
-
-    second.wait_until(heavy_is_alone, "the heavy task alone")
-    first.send(signal.SIGTERM)
-    assert first.wait_for_exit() == 0
-    second.wait_until(lambda: log.shares() == [5], "all items after the delay")
-    assert second.terminate() == 0
-
-
-@pytest.mark.slow
-def test_a_command_that_ends_ends_its_worker_with_its_exit_code(wrappers: Wrappers, log: Log) -> None:
-    wrappers.put_topic(wrappers.group_id, 1)
-    script = 'if [ "$ROTA_TASK" = 0 ]; then exit 9; fi; trap "exit 0" TERM; while true; do sleep 0.05; done'
-
-    ended = wrappers.work("", "sh", "-c", script, options=("--connector", wrappers.group_id))
-
-    assert ended.wait_for_exit() == 9
 
 
 @pytest.mark.slow

@@ -44,13 +44,6 @@ def test_two_commands_hold_permits_and_a_third_gets_the_next(wrappers: Wrappers)
     assert second.running
 
 
-def test_it_exits_like_its_command_and_is_a_lock_by_default(wrappers: Wrappers) -> None:
-    lock = holder(wrappers, f"{PRINT_ENVIRONMENT}; raise SystemExit(7)")
-
-    assert permit_of(lock)[0] == 0
-    assert lock.wait_for_exit() == 7
-
-
 def test_a_command_is_dead_before_the_next_when_its_wrapper_dies(wrappers: Wrappers) -> None:
     short = wrappers.soon_lost()
     killed = short.hold(sys.executable, "-c", STUBBORN)

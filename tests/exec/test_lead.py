@@ -69,14 +69,6 @@ def test_it_ends_with_the_exit_code_of_its_command(wrappers: Wrappers) -> None:
 
 
 @pytest.mark.slow
-def test_arguments_arrive_as_they_are_for_there_is_no_shell(wrappers: Wrappers) -> None:
-    lead = wrappers.lead(sys.executable, "-c", "import sys; print(sys.argv[1:])", "$HOME", "a b", "--wait", "*")
-
-    assert lead.wait_for_exit() == 0
-    assert "['$HOME', 'a b', '--wait', '*']" in lead.output()
-
-
-@pytest.mark.slow
 def test_the_command_knows_its_token_and_the_next_is_higher(wrappers: Wrappers) -> None:
     first, second = (wrappers.lead_python(PRINT_ENVIRONMENT) for _ in range(2))
 
@@ -167,18 +159,6 @@ def test_candidates_wait_and_lead_when_the_command_has_ended(wrappers: Wrappers)
     assert "never" not in waiting.output() + impatient.output()
 
 
-def test_the_commands_leftovers_may_finish_within_the_grace(wrappers: Wrappers) -> None:
-    """It receives TERM and prints that, which it could not if it was killed at once."""
-    ends = "lambda *_: (print('finished', flush=True), os._exit(0))"
-    lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term=ends), "--grace-ms", str(SESSION_MS // 4))
-    pid_of("grandchild", lead)
-
-    lead.send(signal.SIGUSR1)
-
-    assert lead.wait_for_exit() == 5
-    assert "finished" in lead.output()
-
-
 @pytest.mark.thorough
 def test_the_commands_leftovers_end_before_the_next_leads(wrappers: Wrappers) -> None:
     lead = wrappers.lead_python(LEAVES_A_GRANDCHILD.format(at_term="signal.SIG_IGN"))
@@ -249,13 +229,6 @@ def test_a_command_gets_no_secret_of_ours_unless_it_is_asked_for(wrappers: Wrapp
     assert ours.keys() & reported.keys() == {"ROTA_REDIS"}
     assert (reported["THEIRS"], reported["ROTA_URL"]) == ("yes", wrappers.url)
     assert int(reported["ROTA_FENCING_TOKEN"]) > 0
-
-
-def test_a_guardian_holds_no_secret_of_ours(wrappers: Wrappers) -> None:
-    wrapper = wrappers.lead_with({"ROTA_STORE": "postgresql://rota:secret@db/rota"}, STUBBORN)
-    pid_of("child", wrapper)
-
-    assert "ROTA_STORE" not in guardian_of(wrapper).environ()
 
 
 @pytest.mark.thorough

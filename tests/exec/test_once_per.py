@@ -41,12 +41,6 @@ def test_a_job_that_was_killed_is_run_by_the_next_host(wrappers: Wrappers) -> No
     assert runs(others) == 1
 
 
-def test_a_job_that_failed_is_run_by_the_next_host_too(wrappers: Wrappers) -> None:
-    leads = [wrappers.lead("sh", "-c", "echo RUN; exit 3", options=ONCE) for _ in range(2)]
-
-    assert exits(leads) == [3, 3]
-
-
 def test_a_job_that_must_not_run_twice_is_not_repeated(wrappers: Wrappers) -> None:
     leads = [wrappers.lead("sh", "-c", "echo RUN; exit 3", options=(*ONCE, "--at-most-once")) for _ in range(2)]
 

@@ -17,13 +17,6 @@ def running(valid_until_ms: int = 10_000) -> Stopping:
     return Stopping(TIMES, valid_until_ms)
 
 
-def test_nothing_happens_while_the_deadline_is_far() -> None:
-    stopping = running()
-
-    assert stopping.due(6_999) is Step.NOTHING
-    assert (stopping.next_at_ms(), stopping.reason) == (7_000, "")
-
-
 def test_term_and_then_kill_come_before_the_deadline() -> None:
     stopping = running()
 
@@ -33,14 +26,6 @@ def test_term_and_then_kill_come_before_the_deadline() -> None:
     assert stopping.reason == "deadline"
 
 
-def test_a_renewal_puts_both_off() -> None:
-    stopping = running()
-    stopping.renewed(15_000)
-
-    assert stopping.due(11_999) is Step.NOTHING
-    assert stopping.due(12_000) is Step.TERM
-
-
 def test_a_renewal_after_term_is_too_late_beyond_the_grace() -> None:
     stopping = running()
     stopping.due(7_000)
@@ -48,22 +33,6 @@ def test_a_renewal_after_term_is_too_late_beyond_the_grace() -> None:
     stopping.renewed(60_000)
 
     assert stopping.due(8_999) is Step.NOTHING
-    assert stopping.due(9_000) is Step.KILL
-
-
-def test_an_orderly_end_has_the_grace_that_was_given() -> None:
-    stopping = running(valid_until_ms=60_000)
-    stopping.stop(1_000, "revoked", grace_ms=20_000)
-
-    assert [stopping.due(now_ms) for now_ms in (1_000, 20_999, 21_000)] == [Step.TERM, Step.NOTHING, Step.KILL]
-
-
-def test_no_grace_outlasts_the_deadline() -> None:
-    stopping = running(valid_until_ms=10_000)
-    stopping.stop(5_000, "revoked", grace_ms=20_000)
-
-    assert stopping.due(5_000) is Step.TERM
-    assert stopping.next_at_ms() == 9_000
     assert stopping.due(9_000) is Step.KILL
 
 
@@ -90,14 +59,6 @@ def test_the_command_s_end_shortens_the_time_of_its_leftovers() -> None:
     stopping.stop(1_500, COMMAND_ENDED)
 
     assert (stopping.reason, stopping.next_at_ms()) == ("it received SIGTERM", 3_500)
-
-
-def test_the_first_reason_to_stop_counts() -> None:
-    stopping = running()
-    stopping.stop(1_000, "revoked")
-    stopping.stop(1_500, "the wrapper is gone")
-
-    assert (stopping.reason, stopping.next_at_ms()) == ("revoked", 3_000)
 
 
 def test_a_grace_that_does_not_fit_into_the_session_is_refused() -> None:

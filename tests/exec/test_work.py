@@ -97,26 +97,6 @@ def test_a_share_moves_only_once_its_command_has_stopped(wrappers: Wrappers) -> 
 
 
 @pytest.mark.slow
-def test_nothing_runs_where_nothing_is_assigned(wrappers: Wrappers) -> None:
-    wrappers.put_topic(wrappers.group_id, 1)
-    command = ("python3", "-c", WORKER, wrappers.folder / "log")
-    busy = wrappers.work(wrappers.group_id, *command)
-    started_on(busy, 1)
-    idle = wrappers.work(wrappers.group_id, *command)
-    guardian_of(idle)
-
-    busy.send(signal.SIGTERM)
-    assert busy.wait_for_exit() == 0
-
-    started_on(idle, 1)
-    assert re.findall(r"^\w+ 0$", (wrappers.folder / "log").read_text(), re.MULTILINE) == [
-        "started 0",
-        "stopped 0",
-        "started 0",
-    ]
-
-
-@pytest.mark.slow
 def test_a_paused_worker_is_dead_before_its_share_moves(wrappers: Wrappers) -> None:
     wrappers.put_topic(wrappers.group_id, 1)
     wrappers = wrappers.soon_lost()

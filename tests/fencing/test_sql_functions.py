@@ -48,19 +48,6 @@ async def test_work_and_progress_commit_together(coordinator: LocalCoordinator, 
     assert await written(teller) == [1]
 
 
-async def test_progress_of_a_transaction_that_fails_is_not_committed(
-    coordinator: LocalCoordinator, teller: asyncpg.Connection
-) -> None:
-    me = await joined(coordinator)
-
-    transaction = teller.transaction()
-    await transaction.start()
-    await teller.execute(COMMIT, me.generation_id, me.member_id, 0, 7)
-    await transaction.rollback()
-
-    assert await fetched(coordinator) == {}
-
-
 @pytest.mark.parametrize("isolation", ["read_committed", "repeatable_read", "serializable"])
 async def test_who_is_overtaken_in_mid_transaction_cannot_commit(
     coordinator: LocalCoordinator, teller: asyncpg.Connection, isolation: str

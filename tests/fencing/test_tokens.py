@@ -15,7 +15,6 @@ from rota.fencing.errors import InvalidToken, StaleToken
 from rota.fencing.keys import InvalidKeys, KeyRing, new_key, public_keys, read_keys
 from rota.fencing.tokens import Fence, FencingToken, sign, verify
 from rota.protocol.fencing_token import fencing_token
-from rota.server.access.files import Reread
 
 NOW = 1_700_000_000
 TOKEN = FencingToken("default", "billing", 7, "writer-1", True, NOW, NOW + 60, fencing_token(7), "writer")
@@ -145,19 +144,6 @@ def test_keys_rotate_without_a_token_that_nobody_can_check(tmp_path: Path) -> No
     assert before.split(".")[0] != after.split(".")[0]
     assert verify(after, fetched, now=NOW) == TOKEN
     assert verify(before, read_keys([first, second]).public, now=NOW) == TOKEN
-
-
-def test_a_half_written_file_leaves_the_keys_unchanged(tmp_path: Path) -> None:
-    path = a_key(tmp_path)
-    files = Reread([path], lambda: read_keys([path]), look_every_s=0)
-    before = files.content.signing_id
-
-    path.write_bytes(b"-----BEGIN PRIVATE KEY-----\n")
-    during = files.content.signing_id
-    path.write_bytes(new_key())
-
-    assert during == before
-    assert files.content.signing_id != before
 
 
 def test_a_retired_key_may_be_left_as_its_public_half(tmp_path: Path) -> None:

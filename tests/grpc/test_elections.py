@@ -15,7 +15,6 @@ from rota.client.election import Election
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import HeartbeatMany, JoinGroup
 from rota.runtime.coordinator import LocalCoordinator
-from rota.types.leader import decode_election
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, G, SessionClient, a_join
 from tests.runtime.conftest import until
@@ -54,29 +53,6 @@ def a_beat(member_id: str, generation_id: int) -> pb.HeartbeatManyRequest:
 
 def a_leave(member_id: str) -> pb.LeaveGroupRequest:
     return pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=member_id)])
-
-
-async def test_members_taken_along_get_what_joins_would_get(streams: list[SessionClient]) -> None:
-    first, second, third = await candidates(streams)
-    generation_id = first.generation_id + 1
-
-    await streams[0].ask(leave=a_leave(first.member_id))
-    news = await streams[1].next_news("election")
-
-    election = decode_election(news.members[0].assignment)
-    assert [member.member_id for member in news.members] == [second.member_id]
-    assert (news.generation_id, news.leader_id) == (generation_id, second.member_id)
-    assert (news.fencing_token, election.token) == (fencing_token(generation_id),) * 2
-    assert election.leader_id == second.member_id
-    joined = (await streams[1].ask(join=a_join(None, member_id=second.member_id, **CANDIDATE))).joined
-    assert (joined.generation_id, joined.leader_id, joined.fencing_token, joined.assignment, joined.protocol_name) == (
-        news.generation_id,
-        news.leader_id,
-        news.fencing_token,
-        news.members[0].assignment,
-        news.protocol_name,
-    )
-    assert third.member_id != second.member_id
 
 
 async def test_a_member_that_is_led_into_the_generation_is_in_it(streams: list[SessionClient]) -> None:

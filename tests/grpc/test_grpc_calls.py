@@ -15,8 +15,7 @@ from rota.api.grpc.server import GrpcServer
 from rota.observability.metrics import Metrics
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import DescribeGroup, DescribeReply
-from rota.replica.ports import Answer, JournalEvent
-from rota.runtime.clock import SystemClock
+from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from rota.v1 import admin_pb2
@@ -25,21 +24,6 @@ from tests.grpc.clients import Channel, G, a_join, a_stable_member, a_sync, admi
 from tests.runtime.conftest import until
 
 # --- membership -----------------------------------------------------------------------------------
-
-
-async def test_a_dynamic_member_joins_with_the_id_from_the_error(channel: Channel) -> None:
-    first = await refused(stub(channel).JoinGroup(a_join(None, client_id="me")))
-
-    assert (first.status, first.code) == (grpc.StatusCode.FAILED_PRECONDITION, "MEMBER_ID_REQUIRED")
-    assert first.metadata["member_id"].startswith("me-")
-    joined = await stub(channel).JoinGroup(a_join(None, member_id=first.metadata["member_id"]))
-    assert (joined.member_id, joined.generation_id, joined.leader_id) == (
-        first.metadata["member_id"],
-        1,
-        joined.member_id,
-    )
-    assert [(m.member_id, m.metadata) for m in joined.members] == [(joined.member_id, b"m")]
-    assert (joined.protocol_type, joined.protocol_name) == ("worker", "range")
 
 
 async def test_a_member_syncs_heartbeats_and_leaves(channel: Channel) -> None:
@@ -84,33 +68,7 @@ async def test_batched_heartbeats_are_answered_with_trouble_alone(channel: Chann
     assert (none.state, [e.error for e in none.errors]) == ("Dead", ["UNKNOWN_MEMBER_ID"])
 
 
-async def test_a_leader_says_that_it_cannot_assign(channel: Channel) -> None:
-    joined = await stub(channel).JoinGroup(a_join())
-    sync = a_sync(joined)
-    sync.error = "кафка 🐘" * 100
-
-    failed = await refused(stub(channel).SyncGroup(sync))
-
-    assert (failed.status, failed.code) == (grpc.StatusCode.ABORTED, "ASSIGNMENT_FAILED")
-    assert failed.detail == sync.error
-
-
 # --- progress, fences, leaders --------------------------------------------------------------------
-
-
-async def test_progress_is_committed_read_and_forgotten(channel: Channel) -> None:
-    offsets = [pb.OffsetToCommit(topic="t", partition=0, offset=5, metadata="x")]
-    committed = await stub(channel).CommitOffsets(pb.CommitOffsetsRequest(**G, offsets=offsets))
-    assert [(p.topic, p.partition, p.error) for p in committed.partitions] == [("t", 0, "NONE")]
-
-    which = [pb.TopicPartitions(topic="t", partitions=[0, 1])]
-    fetched = await stub(channel).FetchOffsets(pb.FetchOffsetsRequest(**G, topics=which))
-    assert [(o.partition, o.offset, o.metadata) for o in fetched.offsets] == [(0, 5, "x"), (1, -1, "")]
-    assert not fetched.offsets[0].HasField("leader_epoch")
-    assert len((await stub(channel).FetchOffsets(pb.FetchOffsetsRequest(**G))).offsets) == 1
-
-    deleted = await admin(channel).DeleteOffsets(admin_pb2.DeleteOffsetsRequest(**G, topics=which[:1]))
-    assert [p.error for p in deleted.partitions] == ["NONE", "NONE"]
 
 
 async def test_a_commit_names_its_retention(channel: Channel) -> None:
@@ -217,55 +175,6 @@ async def test_the_coordinator_of_a_group_is_found(channel: Channel, coordinator
 # --- administration -------------------------------------------------------------------------------
 
 
-async def test_groups_are_listed_in_pages_described_and_deleted(channel: Channel) -> None:
-    for group_id in ("b", "a"):
-        await stub(channel).JoinGroup(a_join(group_id=group_id))
-
-    page = await admin(channel).ListGroups(admin_pb2.ListGroupsRequest(namespace="default", page_size=1))
-    token = page.next_page_token
-    rest = await admin(channel).ListGroups(admin_pb2.ListGroupsRequest(namespace="default", page_token=token))
-    assert [g.group_id for g in (*page.groups, *rest.groups)] == ["a", "b"]
-    assert rest.next_page_token == ""
-
-    described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(namespace="default", group_id="a"))
-    assert (described.state, described.members[0].host) == ("CompletingRebalance", "127.0.0.1")
-    assert described.members[0].HasField("session_deadline_ms")
-
-    delete = admin_pb2.DeleteGroupRequest(namespace="default", group_id="a")
-    assert (await refused(admin(channel).DeleteGroup(delete))).code == "NON_EMPTY_GROUP"
-    leaving = [pb.LeavingMember(group_instance_id="i1", reason="enough")]
-    await admin(channel).RemoveMembers(
-        admin_pb2.RemoveMembersRequest(namespace="default", group_id="a", members=leaving)
-    )
-    assert (await admin(channel).DeleteGroup(delete)).revision > 0
-
-
-async def test_an_administrators_removal_is_known_as_one(channel: Channel, coordinator: LocalCoordinator) -> None:
-    await a_stable_member(channel)
-    reported: list[str] = []
-    coordinator.subscribe("default", "g", lambda lines: reported.extend(line.kind for line in lines))
-
-    leaving = [pb.LeavingMember(group_instance_id="i1")]
-    await admin(channel).RemoveMembers(admin_pb2.RemoveMembersRequest(**G, members=leaving))
-
-    assert reported == ["member_removed", "group_emptied"]
-
-
-async def test_topics_are_put_read_listed_and_deleted(channel: Channel) -> None:
-    put = admin_pb2.PutTopicRequest(namespace="default", topic="t", partitions=3, attributes={"owner": "us"})
-    assert (await admin(channel).PutTopic(put)).partitions == 3
-
-    got = await admin(channel).GetTopic(admin_pb2.GetTopicRequest(namespace="default", topic="t"))
-    assert (got.topic, dict(got.attributes)) == ("t", {"owner": "us"})
-    listed = await admin(channel).ListTopics(admin_pb2.ListTopicsRequest(namespace="default"))
-    assert [(t.topic, t.partitions) for t in listed.topics] == [("t", 3)]
-    put.partitions = 2
-    assert (await refused(admin(channel).PutTopic(put))).code == "INVALID_PARTITIONS"
-    await admin(channel).DeleteTopic(admin_pb2.DeleteTopicRequest(namespace="default", topic="t"))
-    gone = admin(channel).GetTopic(admin_pb2.GetTopicRequest(namespace="default", topic="t"))
-    assert (await refused(gone)).code == "UNKNOWN_TOPIC"
-
-
 # --- following a group ----------------------------------------------------------------------------
 
 
@@ -339,50 +248,6 @@ async def test_a_watch_behind_pruned_lines_gets_the_first_revision(
     assert ended.metadata["first_revision"] == str(pruned)
     assert f"read on after revision {pruned - 1}" in ended.detail
     assert b'code="REVISION_OUT_OF_RANGE",operation="WatchGroup"' in metrics.exposition()
-
-
-async def test_a_watch_beyond_the_journals_end_gets_the_last_revision(channel: Channel, store: MemoryStore) -> None:
-    await a_stable_member(channel)
-    last = store.tables.load(shard_of("default", G["group_id"], 2)).last_seq
-    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, after_revision=last + 1))
-
-    ended = await refused(watch.read())
-
-    assert (ended.status, ended.code) == (grpc.StatusCode.OUT_OF_RANGE, "REVISION_OUT_OF_RANGE")
-    assert (ended.metadata["first_revision"], ended.metadata["last_revision"]) == ("1", str(last))
-    assert ended.metadata["incarnation"] == store.incarnation
-    assert f"read on after revision {last}" in ended.detail
-
-
-class OvertakingStore(MemoryStore):
-    """Its journal is pruned right after its first revision was read."""
-
-    async def read_events(self, shard_id: int, after_seq: int, limit: int, **names: Any) -> list[JournalEvent]:
-        found = await super().read_events(shard_id, after_seq, limit, **names)
-        if limit == 0:
-            self.tables.prune_shard(shard_id, 3)
-        return found
-
-
-@pytest.mark.parametrize("store", [OvertakingStore(SystemClock().monotonic_ms)])
-async def test_a_watch_that_is_overtaken_gets_the_first_revision(channel: Channel) -> None:
-    await a_stable_member(channel)
-    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, after_revision=0))
-
-    ended = await refused(watch.read())
-
-    assert (ended.status, ended.metadata["first_revision"]) == (grpc.StatusCode.OUT_OF_RANGE, "4")
-
-
-@pytest.mark.parametrize("beginning", ["from_earliest", "after_revision"])
-async def test_a_watch_from_the_earliest_begins_with_the_first_line(
-    channel: Channel, pruned: int, beginning: str
-) -> None:
-    asked = {"from_earliest": True} if beginning == "from_earliest" else {"after_revision": pruned - 1}
-    watch = admin(channel).WatchGroup(admin_pb2.WatchGroupRequest(**G, **asked))
-
-    assert [(await watch.read()).revision for _ in range(2)] == [pruned, pruned + 1]
-    watch.cancel()
 
 
 async def test_a_watch_with_two_beginnings_is_refused(channel: Channel) -> None:

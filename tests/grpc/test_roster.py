@@ -142,27 +142,6 @@ async def test_a_stream_that_joins_in_anothers_name_releases_the_member(code: Er
         roster.stop()
 
 
-@pytest.mark.parametrize(("subject", "leaves"), [("own", True), ("other", False)])
-@in_virtual_time
-async def test_members_leave_in_the_name_of_their_streams_caller(subject: str, leaves: bool) -> None:
-    """A stream may join in the name of another caller's member, and be lost before the refusal comes."""
-    async with a_coordinator() as coordinator:
-        member = (await coordinator.call(replace(a_join(), subject="own"))).reply
-        assert isinstance(member, JoinReply)
-        roster, stream = a_roster(coordinator, subject), Deaf()
-        answered = asyncio.get_running_loop().create_future()
-        join = a_call(roster, stream, replace(a_join(), member_id=member.member_id), answered)
-        await asyncio.sleep(0.1)
-
-        join.cancel()
-        await asyncio.sleep(0.1)
-        roster.lose(stream, 0)
-        await asyncio.sleep(0.1)
-
-        assert not roster._groups
-        assert await member_ids(coordinator) == ([] if leaves else [member.member_id])
-
-
 @pytest.mark.parametrize("error", UNANSWERED)
 @in_virtual_time
 async def test_members_leave_once_their_owner_answers(error: ErrorCode, monkeypatch: pytest.MonkeyPatch) -> None:

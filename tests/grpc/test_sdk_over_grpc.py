@@ -11,11 +11,9 @@ import pytest
 
 import rota
 from rota.api.grpc.server import GrpcServer
-from rota.client import Client, CoordinatorUnreachable, Member, NotFound, OffsetToCommit, RevisionOutOfRange
-from rota.protocol.ids import shard_of
+from rota.client import Client, CoordinatorUnreachable, Member, NotFound, OffsetToCommit
 from rota.protocol.messages import DescribeGroup, DescribeReply, Heartbeat, HeartbeatReply, JoinGroup, Protocol
 from rota.runtime.coordinator import LocalCoordinator
-from rota.testing.memory import MemoryStore
 from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
 from tests.grpc.conftest import LIMITS
 from tests.runtime.conftest import until
@@ -43,37 +41,6 @@ async def test_members_share_the_work_commit_and_hand_over(server: GrpcServer, s
         assert len(await client.offsets(GROUP)) == 6
         with pytest.raises(NotFound):
             await client.describe_group("nobody")
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-async def test_a_journal_is_watched_from_its_beginning(server: GrpcServer, scheme: str) -> None:
-    async with rota.connect(f"{scheme}://{server.address}") as client, asyncio.timeout(60):
-        async with a_member(client) as member:
-            await member.wait_assigned()
-        kinds = []
-        async for event in client.watch(GROUP, after_revision=0):
-            kinds.append(event.kind)
-            if event.kind == "group_emptied":
-                break
-
-    assert kinds[-2:] == ["member_left", "group_emptied"]
-
-
-@pytest.mark.parametrize("scheme", SCHEMES)
-async def test_a_watch_behind_pruned_lines_raises_the_first_revision(
-    server: GrpcServer, store: MemoryStore, scheme: str
-) -> None:
-    shard_id = shard_of("default", GROUP, 2)
-    async with rota.connect(f"{scheme}://{server.address}") as client, asyncio.timeout(60):
-        async with a_member(client) as member:
-            await member.wait_assigned()
-        store.tables.prune_shard(shard_id, 3)
-        with pytest.raises(RevisionOutOfRange) as refused:
-            await anext(client.watch(GROUP, after_revision=0))
-        left = [await anext(client.watch(GROUP, after)) for after in (refused.value.first_revision - 1, "earliest")]
-
-    assert (refused.value.first_revision, refused.value.retriable) == (4, False)
-    assert [event.revision for event in left] == [4, 4]
 
 
 DOOMED = f"""

@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import pytest
 
-from rota.api.grpc.server import GrpcServer
 from rota.protocol.messages import CommitOffsets, SyncGroup
 from rota.runtime.coordinator import LocalCoordinator
 from rota.v1 import admin_pb2
@@ -105,18 +104,6 @@ async def test_a_member_whose_place_is_taken_is_fenced(session: SessionClient, c
     fenced = await session.next_news("fenced")
 
     assert (list(fenced.member_ids), fenced.code) == ([follower.member_id], "FENCED_INSTANCE_ID")
-
-
-async def test_a_leave_may_name_a_member_twice(session: SessionClient, server: GrpcServer) -> None:
-    """The second time it is no member any more, as in any other call."""
-    member_id = (await session.ask(join=a_join(None))).error.member_id
-    await session.ask(join=a_join(None, member_id=member_id))
-
-    leave = pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=member_id)] * 2)
-    left = (await session.ask(leave=leave)).left
-
-    assert [member.error for member in left.members] == ["NONE", "UNKNOWN_MEMBER_ID"]
-    assert not server._roster._groups
 
 
 async def test_a_member_that_leaves_on_a_stream_gets_the_answer_alone(session: SessionClient) -> None:
@@ -268,21 +255,6 @@ async def test_a_call_behind_a_heartbeat_that_waits_begins_after_it(session: Ses
     beaten = (await session.answer_to(102)).heartbeat.groups[0]
     assert (beaten.state, len(beaten.errors)) == ("Stable", 0)
     assert not (await session.answer_to(103)).HasField("error")
-
-
-async def test_joins_of_one_message_are_those_of_their_members(session: SessionClient, channel: Channel) -> None:
-    """They say the same but for the member, and one of these is none."""
-    ids = [(await session.ask(join=a_join(None))).error.member_id for _ in range(3)]
-    joins = [a_join(None, member_id=member_id) for member_id in (*ids, "stranger")]
-
-    await session.stream.write(
-        pb.SessionRequest(batch=[pb.SessionRequest(call=101 + n, join=join) for n, join in enumerate(joins)])
-    )
-
-    answers = [await session.answer_to(101 + n) for n in range(4)]
-    assert [answer.joined.member_id for answer in answers[:3]] == ids
-    assert {answer.joined.generation_id for answer in answers[:3]} == {1}
-    assert answers[3].error.code == "UNKNOWN_MEMBER_ID"
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from rota.api.grpc.receiving import Context
 from rota.api.grpc.server import GrpcServer
 from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session
-from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.loop import ALL_TOPICS
@@ -135,22 +135,6 @@ async def test_a_client_that_does_not_read_its_events_is_cut_off(server: GrpcSer
 
     assert await running is NOT_READ
     server._roster.stop()
-
-
-async def test_a_client_may_go_while_the_server_ends_its_stream(server: GrpcServer) -> None:
-    """The server ends its wait for messages, and gRPC the rpc, before the task had a turn."""
-    caller = ACaller()
-    caller.reads.set()
-    session = a_session(server, caller)
-    running = asyncio.create_task(session.run())
-    await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
-
-    session._reject(RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the rules have changed"))
-    running.cancel()
-
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert not server._roster.streams(("default", "g"))
 
 
 async def test_a_stream_whose_writes_fail_ends(server: GrpcServer) -> None:

@@ -109,15 +109,6 @@ async def test_a_body_without_a_length_is_counted_while_it_arrives(
     assert_refused(response, 413, "PAYLOAD_TOO_LARGE", scripted)
 
 
-async def test_a_body_in_pieces_is_read_whole(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
-    async def chunks() -> AsyncIterator[bytes]:
-        yield b'{"member_id": "m-1", '
-        yield b'"generation_id": 7}'
-
-    response = await client.post(f"{GROUP}/heartbeat", content=chunks(), headers=JSON)
-    assert (response.status_code, len(scripted.requests)) == (200, 1)
-
-
 @pytest.mark.parametrize("path", ["heartbeat", "join"])
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br"])
 async def test_compressed_bodies_are_refused_unread(
@@ -275,11 +266,6 @@ async def test_as_many_headers_and_trailers_as_may_be_are_fine(client: httpx.Asy
     assert (await exchange(client, post(headers, trailers))).startswith(b"HTTP/1.1 200")
 
 
-async def test_chunked_without_a_length_is_fine(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
-    answer = await exchange(client, post(b"Transfer-Encoding: chunked", CHUNKED))
-    assert answer.startswith(b"HTTP/1.1 200")
-
-
 async def test_headers_that_drip_are_cut_off(client: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "HEAD_DEADLINE_SECONDS", 0.05)
     assert await exchange(client, b"GET /healthz HTTP/1.1\r\n", b"Host: localhost\r\n") == b""
@@ -296,10 +282,3 @@ async def test_a_caller_that_hangs_up_mid_body_disturbs_no_other(
     await writer.wait_closed()
     assert (await client.get("/healthz")).status_code == 200
     assert scripted.requests == []
-
-
-async def test_requests_in_a_row_on_a_connection_are_answered_in_order(client: httpx.AsyncClient) -> None:
-    first = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    last = b"GET /v1/nothing HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    answer = await exchange(client, first * 3 + last)
-    assert [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]] == [b"200", b"200", b"200", b"404"]

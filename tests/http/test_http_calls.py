@@ -8,15 +8,9 @@ from msgspec.structs import replace
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
-    HeartbeatMany,
     HeartbeatReply,
     JoinGroup,
     JoinReply,
-    LeaveGroup,
-    LeaveReply,
-    LeavingMember,
-    LeftMember,
-    MemberHeartbeat,
     Request,
     SyncReply,
 )
@@ -89,29 +83,6 @@ async def test_a_call_of_the_wrong_replica_is_answered_with_the_owner(
     assert response.json()["owner"] == "http://10.0.0.7:8080"
 
 
-@pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS])
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_heartbeats_fail_like_all_other_calls(
-    code: ErrorCode, at_once: bool, scripted: ScriptedCoordinator, client: httpx.AsyncClient
-) -> None:
-    scripted.heartbeats_at_once = at_once
-    scripted.reply = HeartbeatReply(code, "why")
-    response = await client.post(f"{GROUP}/heartbeat", json=HEARTBEAT)
-
-    assert response.status_code == STATUS[code].http
-    assert response.headers["content-type"] == "application/problem+json"
-    assert response.json()["code"] == code
-
-
-async def test_both_roads_of_a_heartbeat_say_the_same(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
-    quick = await client.post(f"{GROUP}/heartbeat", json=HEARTBEAT)
-    scripted.heartbeats_at_once = False
-    slow = await client.post(f"{GROUP}/heartbeat", json=HEARTBEAT)
-
-    assert quick.content == slow.content
-    assert quick.json() == {"generation_id": 7, "state": "Stable", "waited_ms": 0, "revision": REVISION, "epoch": EPOCH}
-
-
 @pytest.mark.parametrize(
     ("path", "body", "reply", "document"),
     [
@@ -133,46 +104,11 @@ async def test_what_is_not_over_yet_is_202(
     assert response.json() == {**document, "revision": REVISION, "epoch": EPOCH}
 
 
-async def test_several_members_heartbeat_in_one_message(
-    scripted: ScriptedCoordinator, client: httpx.AsyncClient
-) -> None:
-    members = [HEARTBEAT, {"member_id": "m-2", "generation_id": 7, "group_instance_id": "pod-2"}]
-    response = await client.post(f"{GROUP}/heartbeat", json={"members": members})
-
-    assert response.status_code == 200
-    document = response.json()
-    line = {"error": "NONE", "generation_id": 7, "state": "Stable", "revision": REVISION, "epoch": EPOCH}
-    assert document["members"] == [{"member_id": "m-1", **line}, {"member_id": "m-2", **line}]
-    assert (document["revision"], document["epoch"]) == (REVISION, EPOCH)
-    beats = (MemberHeartbeat("m-1", 7), MemberHeartbeat("m-2", 7, "pod-2"))
-    assert scripted.requests == [HeartbeatMany("default", "indexers", beats)]
-
-
 async def test_a_member_in_a_batch_fails_alone(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
     scripted.reply = HeartbeatReply(ErrorCode.UNKNOWN_MEMBER_ID)
     response = await client.post(f"{GROUP}/heartbeat", json={"members": [HEARTBEAT], "wait_ms": 30_000})
     assert response.status_code == 200
     assert response.json()["members"][0]["error"] == "UNKNOWN_MEMBER_ID"
-
-
-async def test_an_empty_batch_is_answered_at_once(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
-    response = await client.post(f"{GROUP}/heartbeat", json={"members": [], "wait_ms": 30_000})
-    assert (response.status_code, response.json()["members"]) == (200, [])
-
-
-async def test_an_administrator_removes_a_member(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
-    scripted.reply = LeaveReply(members=(LeftMember("team/app-1", None, ErrorCode.NONE),))
-    response = await client.delete(f"{GROUP}/members/team%2Fapp-1", params={"reason": "stuck"})
-
-    assert response.status_code == 200
-    leaving = LeavingMember("team/app-1", None, "stuck")
-    assert scripted.requests == [LeaveGroup("default", "indexers", (leaving,), by_admin=True)]
-
-
-async def test_removing_an_unknown_member_is_404(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
-    scripted.reply = LeaveReply(members=(LeftMember("m-9", None, ErrorCode.UNKNOWN_MEMBER_ID),))
-    response = await client.delete(f"{GROUP}/members/m-9")
-    assert (response.status_code, response.json()["code"]) == (404, "UNKNOWN_MEMBER_ID")
 
 
 async def test_the_coordinator_of_a_group_can_be_found(client: httpx.AsyncClient) -> None:

@@ -49,16 +49,6 @@ async def test_the_host_of_an_absolute_target_counts(target: str, hosts: list[st
     assert answer.startswith(b"HTTP/1.1 %d " % status)
 
 
-@pytest.mark.parametrize("rest", ["", "?x"])
-async def test_an_absolute_target_may_have_no_path(rest: str, servers: Both) -> None:
-    path = f"http://localhost{rest}"
-
-    answer = await servers.fast.exchange(a_request(b"", "Host: localhost", path=path, method="GET"))
-
-    assert answer.startswith(b"HTTP/1.1 404 ")
-    assert b"no such route: GET /" in answer
-
-
 async def test_many_invented_names_cost_others_nothing(servers: Both) -> None:
     """An address is a name that every server accepts, so one caller can invent as many as it likes."""
     both = await as_new(servers)

@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.protocol.messages import GetLeader
 from rota.replica.ports import Replica
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
@@ -82,55 +81,6 @@ async def test_a_group_of_two_lives_from_first_join_to_deletion(real_client: htt
     assert (gone.json()["remedy"], never.json()["remedy"]) == ("check name", "check name")
 
 
-async def test_a_newcomer_gets_its_member_id_first(real_client: httpx.AsyncClient) -> None:
-    body = {"protocol_type": "worker", "protocols": [{"name": "range"}], "client_id": "app"}
-    asked = await posted(real_client, "newcomers/join", body, 428)
-    assert asked["code"] == "MEMBER_ID_REQUIRED"
-    assert asked["member_id"].startswith("app-")
-    joined = await posted(real_client, "newcomers/join", {**body, "member_id": asked["member_id"]})
-    assert joined["member_id"] == asked["member_id"]
-
-
-async def test_a_join_that_does_not_wait_is_pending_and_goes_on_later(real_client: httpx.AsyncClient) -> None:
-    first = await posted(real_client, "pending/join", join_body("pod-0"))
-    pending = await posted(real_client, "pending/join", join_body("pod-1", wait_ms=1), 202)
-    assert pending["outcome"] == "pending"
-    again = join_body("pod-1", member_id=pending["member_id"])
-    waiting = asyncio.create_task(posted(real_client, "pending/join", again))
-    await posted(real_client, "pending/join", join_body("pod-0", member_id=first["member_id"]))
-    assert (await waiting)["generation_id"] == 2
-
-
-async def test_groups_are_listed_in_pages(real_client: httpx.AsyncClient) -> None:
-    groups = "/v1/namespaces/pages/groups"
-    names = [f"g-{number}" for number in range(5)]
-    for name in names:
-        await real_client.post(f"{groups}/{name}/join", json=join_body("pod-0"))
-    seen: list[str] = []
-    token: str | None = ""
-    while token is not None:
-        parameters = {"page_size": "2", "page_token": token, "protocol_types": "worker"}
-        page = (await real_client.get(groups, params=parameters)).json()
-        seen += [group["group_id"] for group in page["groups"]]
-        token = page["next_page_token"]
-    assert seen == names
-    assert (await real_client.get(groups, params={"states": "Dead"})).json()["groups"] == []
-
-
-async def test_topics_come_grow_and_go(real_client: httpx.AsyncClient) -> None:
-    topic = f"{NAMESPACE}/topics/documents"
-    assert (await real_client.get(topic)).json()["code"] == "UNKNOWN_TOPIC"
-    body = {"partitions": 4, "attributes": {"owner": "search"}}
-    assert (await real_client.put(topic, json=body)).status_code == 200
-    assert (await real_client.put(topic, json={"partitions": 3})).json()["code"] == "INVALID_PARTITIONS"
-    grown = (await real_client.put(topic, json={**body, "partitions": 8})).json()
-    assert (grown["partitions"], grown["attributes"]) == (8, {"owner": "search"})
-    listed = (await real_client.get(f"{NAMESPACE}/topics")).json()
-    assert [(each["topic"], each["partitions"]) for each in listed["topics"]] == [("documents", 8)]
-    assert (await real_client.delete(topic)).status_code == 200
-    assert (await real_client.get(topic)).status_code == 404
-
-
 async def test_a_watcher_sees_the_group_form_and_resumes_where_it_left(real_client: httpx.AsyncClient) -> None:
     events = f"{NAMESPACE}/groups/watched/events"
     async with real_client.stream("GET", events) as live:
@@ -144,26 +94,6 @@ async def test_a_watcher_sees_the_group_form_and_resumes_where_it_left(real_clie
     async with real_client.stream("GET", events, headers={"Last-Event-ID": str(last_id - 1)}) as resumed:
         again = [line async for line in _until(resumed.aiter_lines(), f"id: {last_id}")]
     assert [line for line in again if line.startswith("event: ")] == ["event: generation_completed"]
-
-
-async def test_the_journal_of_a_shard_has_no_gaps(real_client: httpx.AsyncClient) -> None:
-    await posted(real_client, "journal/join", join_body("pod-0"))
-    shard = (await real_client.get(f"{NAMESPACE}/groups/journal/coordinator")).json()
-    page = (await real_client.get("/v1/events", params={"shard": shard["shard_id"], "limit": 1_000})).json()
-    assert [event["revision"] for event in page["events"]] == list(range(1, shard["revision"] + 1))
-
-
-async def test_a_drain_ends_the_wait_for_a_leader() -> None:
-    clock = SystemClock()
-    store = MemoryStore(clock.monotonic_ms)
-    await store.open(4)
-    async with LocalCoordinator(store, shard_count=4, clock=clock) as coordinator:
-        await coordinator.wait_until_ready()
-        waiting = asyncio.create_task(coordinator.call(GetLeader("default", "nobody", wait_ms=30_000)))
-        await asyncio.sleep(0)
-        await coordinator.drain()
-        async with asyncio.timeout(60):
-            await waiting
 
 
 async def test_a_killed_embedded_server_serves_all_shards_when_ready() -> None:

@@ -71,12 +71,6 @@ READS: dict[str, tuple[bytes, Reply]] = {
     "a fence": (a_request(b'{"generation_id":7}', path=FENCE), FenceReply(generation_id=7, is_member=True)),
     "a fence of a member": (a_request(BEAT, path=FENCE), FenceReply(ErrorCode.UNKNOWN_MEMBER_ID, "why")),
 }
-UNUSUAL_READS = {
-    "a fence that is signed": a_request(b'{"generation_id":7,"member_id":"m","sign":true}', path=FENCE),
-    "a fence that asks for nothing": a_request(b"{}", path=FENCE),
-    "a fence of an unknown field": a_request(b'{"generation_id":7,"wait_ms":0}', path=FENCE),
-    "a fence by GET": a_request(b"", PLAIN[0], path=FENCE, method="GET"),
-}
 ANSWERED_ORDINARILY = {
     "a wait of a batch": a_request(BATCH[:-1] + b',"wait_ms":1}'),
     "an empty batch": a_request(b'{"members":[]}'),
@@ -172,15 +166,6 @@ async def test_a_fence_is_answered_in_the_connection(name: str, both: Both) -> N
     assert fast == 2
 
 
-@pytest.mark.parametrize("name", UNUSUAL_READS)
-async def test_an_unusual_fence_takes_the_ordinary_way(name: str, both: Both) -> None:
-    both.scripted.reply = FenceReply()
-
-    _, fast = await compare(both, UNUSUAL_READS[name])
-
-    assert fast == 0
-
-
 @pytest.mark.parametrize("name", BROKEN)
 async def test_what_is_broken_is_refused_alike(name: str, both: Both) -> None:
     answer, _ = await compare(both, BROKEN[name])
@@ -203,15 +188,6 @@ async def test_refusals_of_the_coordinator_are_the_same(code: ErrorCode, body: b
     _, fast = await compare(both, a_request(body))
 
     assert fast == 1
-
-
-async def test_a_read_that_takes_time_comes_the_ordinary_way(both: Both) -> None:
-    both.scripted.reply = lambda _: None if both.scripted.heartbeats_at_once else FenceReply(generation_id=7)
-    both.scripted.heartbeats_at_once = False
-
-    answer, fast = await compare(both, a_request(b'{"generation_id":7}', path=FENCE))
-
-    assert (answer[:12], fast) == (b"HTTP/1.1 200", 0)
 
 
 @pytest.mark.parametrize("cut", [1, 10, 60, 120, len(a_request()) - len(BEAT), len(a_request()) - 1])

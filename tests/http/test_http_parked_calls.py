@@ -7,8 +7,6 @@ import re
 import socket
 import struct
 from collections.abc import AsyncIterator
-from itertools import pairwise
-from random import Random
 from typing import Any
 
 import pytest
@@ -31,7 +29,6 @@ from rota.protocol.messages import (
     SyncGroup,
     SyncReply,
 )
-from tests.fuzz.mutations import mutated
 from tests.http.both_ways import (
     LAST,
     PATH,
@@ -201,14 +198,6 @@ async def test_a_leave_is_answered_fast(name: str, reply: str, both: Both) -> No
     assert fast == 2
 
 
-async def test_the_address_of_a_member_is_known(both: Both) -> None:
-    both.scripted.reply = JOINED
-
-    await both.fast.exchange(a_join())
-
-    assert [request.host for request in both.scripted.requests if isinstance(request, JoinGroup)] == ["127.0.0.1"]
-
-
 @pytest.mark.parametrize("name", ORDINARY)
 async def test_an_unusual_call_takes_the_ordinary_way(name: str, both: Both) -> None:
     both.scripted.reply = JOINED
@@ -216,45 +205,6 @@ async def test_an_unusual_call_takes_the_ordinary_way(name: str, both: Both) -> 
     _, fast = await compare(both, ORDINARY[name])
 
     assert fast == 0
-
-
-@pytest.mark.parametrize("name", CALLS)
-@pytest.mark.parametrize("at_once", [True, False])
-async def test_a_bug_of_ours_gets_the_answer_of_the_ordinary_way(
-    at_once: bool, name: str, both: Both, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The coordinator raises, or replies with what cannot be rendered."""
-    unrenderable = JoinReply(members=(object(),))  # type: ignore[arg-type]
-    both.scripted.reply = ValueError("a bug") if at_once else unrenderable
-
-    answer, fast = await compare(both, CALLS[name][0])
-
-    assert (answers_in(answer), fast) == ([500, 200], 1)
-    assert caplog.text.count("a request failed") == 2
-    assert waiters(both) == {}
-
-
-@pytest.mark.parametrize("seed", range(4))
-async def test_calls_that_are_nearly_right_get_the_same_answers(seed: int, both: Both) -> None:
-    """Behind each other, changed here and there, in pieces that begin and end anywhere."""
-    random = Random(seed)
-    kinds = [
-        each
-        for each in (*JOINS.values(), *SYNCS.values(), *LEAVES.values(), a_wait(), *ORDINARY.values())
-        if len(each) < 4_000
-    ]
-    replies: dict[type, Reply] = {JoinGroup: JOINED, SyncGroup: SYNCED}
-    both.scripted.reply = lambda r: replies.get(type(r), STABLE)
-    for _ in range(30):
-        sent = b"".join(random.choices(kinds, k=random.choice((1, 2, 4))))
-        if random.random() < 0.6:
-            sent = mutated(random, sent)
-        cuts = sorted(random.choices(range(len(sent) + 1), k=random.choice((0, 1, 2))))
-        parts = [sent[begin:end] for begin, end in pairwise([0, *cuts, len(sent)])]
-
-        plain, fast = [await listener.exchange(*parts, ends=True) for listener in (both.plain, both.fast)]
-
-        assert plain == fast, parts
 
 
 # --- calls that are parked ---------------------------------------------------------------------------
@@ -366,20 +316,6 @@ async def test_a_call_is_cancelled_when_its_client_sends_no_more(way: str, both:
     writer.close()
 
 
-@pytest.mark.parametrize("way", ["fast", "plain"])
-async def test_a_call_is_cancelled_with_the_requests_behind_it(way: str, both: Both) -> None:
-    """They came in one read."""
-    listener: Listener = getattr(both, way)
-    _, writer = await parked(both, listener, a_join() + a_sync() + a_wait())
-
-    writer.transport.abort()
-    await both.scripted.until_cancelled(1)
-    await until_closed(listener)
-
-    assert [type(request) for request in both.scripted.requests] == [JoinGroup]
-    assert waiters(both) == {}
-
-
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("way", ["fast", "plain"])
 async def test_a_connection_that_is_reset_leaves_no_timer(way: str, waits: bool, both: Both) -> None:
@@ -400,45 +336,6 @@ async def test_a_connection_that_is_reset_leaves_no_timer(way: str, waits: bool,
 
     assert connection.timeout_keep_alive_task is None
     await both.scripted.until_parked(0)
-
-
-async def test_an_answer_to_a_client_that_is_gone_is_dropped(both: Both) -> None:
-    """It became known in the turn of the event loop in which the client hung up. The call is counted once."""
-    gone, fine = counted(both, "GONE"), counted(both, "NONE")
-    _, writer = await parked(both, both.fast, a_join())
-    local = writer.get_extra_info("sockname")
-    connections: Any = both.fast.server.server_state.connections
-    connection = next(each for each in connections if each.client == local)
-
-    both.scripted.answer_one_parked(JOINED)
-    connection.connection_lost(None)
-    await both.scripted.until_parked(0)
-    await until_closed(both.fast)
-    writer.close()
-
-    assert both.scripted.cancelled == []
-    assert (counted(both, "GONE"), counted(both, "NONE")) == (gone + 1, fine)
-    assert waiters(both) == {}
-
-
-async def test_requests_behind_a_join_wait_for_its_answer(both: Both) -> None:
-    """Each takes its turn, whichever way it comes, and may park as well."""
-    reader, writer = await parked(both, both.fast, a_join())
-    both.scripted.reply = lambda r: None if isinstance(r, SyncGroup) else STABLE
-    writer.write(a_sync() + a_wait())
-    await turns(20)
-    asked = len(both.scripted.requests)
-
-    both.scripted.answer_one_parked(JoinReply(pending=True, member_id="m-1"))
-    joined = await reader.readuntil(b"}")
-    await both.scripted.until(lambda: isinstance(next(iter(both.scripted.parked.values()), None), SyncGroup))
-    both.scripted.answer_one_parked(SYNCED)
-    others = [await reader.readuntil(b"}") for _ in range(2)]
-    writer.close()
-
-    assert asked == 1
-    assert answers_in(b"".join([joined, *others])) == [202, 200, 200]
-    assert [type(request) for request in both.scripted.requests] == [JoinGroup, SyncGroup, Heartbeat]
 
 
 @pytest.mark.parametrize("way", ["fast", "plain"])
@@ -577,22 +474,3 @@ async def test_a_server_that_stops_waiting_cancels_a_parked_call() -> None:
         connection.transport.abort()
         await scripted.until_cancelled(1)
         writer.close()
-
-
-async def test_a_connection_is_kept_while_a_call_is_parked(both: Both) -> None:
-    both.scripted.reply = JOINED
-    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
-    writer.write(a_join())
-    await reader.readuntil(b'"epoch":3}')
-    both.scripted.reply = None
-    writer.write(a_sync())
-    await both.scripted.until_parked(1)
-    local = writer.get_extra_info("sockname")
-    connections: Any = both.fast.server.server_state.connections
-    connection = next(each for each in connections if each.client == local)
-
-    assert connection.timeout_keep_alive_task is None
-    both.scripted.answer_one_parked(SYNCED)
-
-    assert answers_in(await reader.readuntil(b'"epoch":3}')) == [200]
-    writer.close()

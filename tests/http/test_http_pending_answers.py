@@ -75,16 +75,6 @@ LATER = {"a commit": (FAST["a commit"], DONE)} | {
     name: (request, BEAT_REPLIES["a member that lives"]) for name, request in BEATS.items()
 }
 """Requests with the reply that they get."""
-ORDINARY = {
-    "without offsets": a_request(b'{"member_id":"m-1","generation_id":7}', path=OFFSETS),
-    "of an unknown field": a_request(b'{"generation_id":7,"offset":[]}', path=OFFSETS),
-    "of a negative partition": a_request(b'{"offsets":[{"topic":"t","partition":-1,"offset":1}]}', path=OFFSETS),
-    "with a query": a_request(b"{}", path=OFFSETS + "?topic=t/0"),
-    "by PUT": a_request(b"{}", path=OFFSETS, method="PUT"),
-    "with a note": a_commit(41, *PLAIN, "Rota-Note: because"),
-    "and no more": a_commit(41, *PLAIN, "Connection: close"),
-    "a question for them": a_request(b"", PLAIN[0], path=OFFSETS, method="GET"),
-}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -113,13 +103,6 @@ async def test_a_plain_commit_is_answered_fast(name: str, reply: str, both: Both
     _, fast = await compare(both, FAST[name], FAST[name])
 
     assert fast == 2
-
-
-@pytest.mark.parametrize("name", ORDINARY)
-async def test_an_unusual_commit_takes_the_ordinary_way(name: str, both: Both) -> None:
-    _, fast = await compare(both, ORDINARY[name])
-
-    assert fast == 0
 
 
 @pytest.mark.parametrize("reply", BEAT_REPLIES)
@@ -156,28 +139,6 @@ async def rest(reader: asyncio.StreamReader) -> bytes:
         return re.sub(rb"date: [^\r]*\r\n", b"", await reader.read())
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "reply"),
-    [
-        *((FAST["a commit"], reply) for reply in REPLIES.values()),
-        *((BEATS["a heartbeat"], reply) for reply in BEAT_REPLIES.values()),
-    ],
-)
-async def test_an_answer_that_comes_later_is_the_same(request_bytes: bytes, reply: Reply, both: Both) -> None:
-    """And the connection is kept alive behind it."""
-    received = []
-    for listener in (both.plain, both.fast):
-        reader, writer = await parked(both, listener, request_bytes)
-        both.scripted.answer_one_parked(reply)
-        await reader.readuntil(b"\r\n\r\n{")
-        writer.write(a_request(path="/healthz", method="GET").replace(b"Host", b"Connection: close\r\nHost"))
-        received.append(await rest(reader))
-        writer.close()
-
-    assert received[0] == received[1]
-    assert both.plain.ordinary - both.fast.ordinary == 1
-
-
 async def test_requests_behind_a_commit_wait_for_its_answer(both: Both) -> None:
     """A heartbeat, and another commit: each takes its turn, whichever way it comes."""
     reader, writer = await parked(both, both.fast)
@@ -194,25 +155,6 @@ async def test_requests_behind_a_commit_wait_for_its_answer(both: Both) -> None:
     assert asked == 1
     assert answers_in(answers) == [412, 200, 200, 200]
     assert [type(request) for request in both.scripted.requests] == [CommitOffsets, Heartbeat, CommitOffsets]
-
-
-async def test_requests_behind_a_heartbeat_wait_for_its_answer(both: Both) -> None:
-    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
-    both.scripted.reply = None
-    writer.write(a_request())
-    await until(lambda: bool(both.scripted.parked))
-    both.scripted.reply = lambda r: DONE if isinstance(r, CommitOffsets) else HeartbeatReply(generation_id=7)
-    writer.write(a_request() + a_commit())
-    await turns(20)
-    waiting = len(both.scripted.parked)
-    both.scripted.answer_one_parked(HeartbeatReply(ErrorCode.ILLEGAL_GENERATION, "it is at 8"))
-    answers = b""
-    while answers.count(b"HTTP/1.1 ") < 3:
-        answers += await reader.readuntil(b"\r\n\r\n")
-    writer.close()
-
-    assert waiting == 1
-    assert answers_in(answers) == [412, 200, 200]
 
 
 async def test_heartbeats_before_a_commit_are_answered_at_once(both: Both) -> None:

@@ -67,14 +67,6 @@ async def test_a_page_behind_pruned_lines_is_refused(pruned: Pruned, query: str)
     assert response.json()["detail"].endswith("to 3 are pruned; read the present state, then read on after revision 3")
 
 
-@pytest.mark.parametrize("after", ["3", "earliest"])
-async def test_a_page_from_the_first_line_that_is_left_has_all_of_them(pruned: Pruned, after: str) -> None:
-    page = (await pruned.client.get(f"/v1/events?shard=0&after={after}")).json()
-
-    assert [line["revision"] for line in page["events"]] == [4, 5, 6]
-    assert page["revision"] == LAST
-
-
 async def test_the_revision_of_an_empty_page_is_where_to_read_on() -> None:
     coordinator = ScriptedCoordinator()
     coordinator.first_revision = 8
@@ -100,14 +92,6 @@ async def test_a_stream_behind_pruned_lines_does_not_begin(
     assert is_about_pruned_lines(response.json())
 
 
-@pytest.mark.parametrize(("after", "first"), [("3", "4"), ("5", "6"), ("earliest", "4")])
-async def test_a_stream_from_a_line_that_is_left_has_all_later_ones(pruned: Pruned, after: str, first: str) -> None:
-    group = EVENTS if first != "6" else EVENTS.replace("indexers", "quiet")
-    async with pruned.client.stream("GET", f"{group}?after={after}") as response:
-        assert response.status_code == 200
-        assert (await anext(frames(response)))["id"] == first
-
-
 async def test_a_stream_that_is_overtaken_ends_with_an_event(
     scripted: ScriptedCoordinator, client: httpx.AsyncClient
 ) -> None:
@@ -123,14 +107,6 @@ async def test_a_stream_that_is_overtaken_ends_with_an_event(
     assert is_about_pruned_lines(json.loads(last["data"]))
 
 
-async def test_a_stream_that_asks_for_nothing_past_is_not_refused(
-    scripted: ScriptedCoordinator, client: httpx.AsyncClient
-) -> None:
-    scripted.first_revision = 7
-    async with client.stream("GET", EVENTS) as response:
-        assert response.status_code == 200
-
-
 async def test_a_store_that_is_away_does_not_end_a_browsers_stream() -> None:
     """A browser does not connect again after a status that is not 200."""
     coordinator = StoreIsAway()
@@ -140,32 +116,6 @@ async def test_a_store_that_is_away_does_not_end_a_browsers_stream() -> None:
         earliest = await client.get(f"{EVENTS}?after=earliest")
 
     assert (earliest.status_code, earliest.json()["code"]) == (503, "COORDINATOR_NOT_AVAILABLE")
-
-
-@pytest.mark.parametrize(
-    ("path", "headers"),
-    [
-        ("/v1/events?shard=0&after=7", {}),
-        (f"{EVENTS}?after=7", {}),
-        (EVENTS, {"Last-Event-ID": "7"}),
-    ],
-)
-async def test_a_reader_beyond_the_journals_end_is_refused(pruned: Pruned, path: str, headers: dict[str, str]) -> None:
-    """It has read a line that the store has lost."""
-    async with asyncio.timeout(SOON_S):
-        response = await pruned.client.get(path, headers=headers)
-
-    problem = response.json()
-    assert (response.status_code, response.headers["content-type"]) == (410, "application/problem+json")
-    assert is_about_pruned_lines(problem)
-    assert (problem["last_revision"], problem["incarnation"]) == (LAST, "in-memory")
-    assert problem["detail"].endswith(f"read the present state, then read on after revision {LAST}")
-
-
-async def test_a_page_after_the_last_line_is_empty(pruned: Pruned) -> None:
-    page = (await pruned.client.get(f"/v1/events?shard=0&after={LAST}")).json()
-
-    assert (page["events"], page["revision"]) == ([], LAST)
 
 
 class StoreIsAway(ScriptedCoordinator):

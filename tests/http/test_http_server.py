@@ -123,10 +123,3 @@ def test_log_lines_are_json_with_their_fields(root_logger: object) -> None:
     line = json.loads(stream.getvalue())
     assert (line["level"], line["logger"], line["message"], line["epoch"]) == ("info", "rota.test", "shard 7 loaded", 3)
     assert line["at"].endswith("Z")
-
-
-def test_log_lines_for_people_are_one_line_each(root_logger: object) -> None:
-    stream = io.StringIO()
-    configure_logging("text", "info", stream)
-    logging.getLogger("rota.test").warning("late", extra={"lateness_ms": 12})
-    assert stream.getvalue().endswith("warning rota.test: late lateness_ms=12\n")

@@ -16,7 +16,7 @@ from rota.api.http.draining import Draining
 from rota.api.http.streams import EventStream
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinReply
+from rota.protocol.messages import Heartbeat, HeartbeatReply
 from rota.replica.ports import JournalEvent
 from tests.http.scripted import EPOCH, ScriptedCoordinator
 from tests.http.serving import serving
@@ -60,16 +60,6 @@ async def test_a_parked_call_is_cancelled_when_its_caller_hangs_up(
     await scripted.until_parked(1)
     calling.cancel()
     await scripted.until_cancelled(1)
-
-
-async def test_a_parked_call_is_answered_when_there_is_news(
-    scripted: ScriptedCoordinator, client: httpx.AsyncClient
-) -> None:
-    scripted.reply = None
-    calling = asyncio.create_task(client.post(f"{GROUP}/join", json=JOIN))
-    await scripted.until_parked(1)
-    scripted.answer_one_parked(JoinReply(member_id="m-1", generation_id=8))
-    assert (await calling).json()["generation_id"] == 8
 
 
 async def test_a_parked_batch_is_answered_at_the_first_change(
@@ -139,16 +129,6 @@ async def test_a_silent_stream_is_pinged_and_a_closed_one_is_released(
         assert pings == [": ping"] * 3
         assert scripted.watchers == 1
     await scripted.until_watched(0)
-
-
-async def test_a_head_of_a_stream_ends(scripted: ScriptedCoordinator, client: httpx.AsyncClient) -> None:
-    async with asyncio.timeout(10):
-        head = await client.head(f"{GROUP}/events")
-        after = await client.get("/healthz")
-    await scripted.until_watched(0)
-
-    assert (head.status_code, head.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
-    assert after.status_code == 200
 
 
 async def test_a_stream_reports_a_journal_that_cannot_be_followed(

@@ -6,7 +6,7 @@ from tests.mutation.table import client_rows, server_rows, whole_table
 
 
 def test_each_planted_bug_is_found_by_a_seed_or_a_test() -> None:
-    rows = [*server_rows(), *client_rows()]
+    rows, table = [*server_rows(), *client_rows()], whole_table()
 
     assert [row[0] for row in rows if not row[-1]] == []
-    assert all(row[0] in whole_table() for row in rows)
+    assert all(row[0] in table for row in rows)

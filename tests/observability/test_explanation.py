@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from msgspec import structs
 
@@ -12,27 +10,23 @@ from rota.observability.explanation import Explanation, Mood, explain
 from rota.observability.generations import Event, Generation, generations
 from rota.protocol import messages as m
 from rota.protocol.fencing_token import fencing_token
-from rota.protocol.wording import duration, listed
+from rota.protocol.wording import duration
 from rota.types import permits
 from tests.unit.group.driver import (
     GROUP_ID,
     NAMESPACE,
     SESSION_MS,
     Core,
-    a_group_awaiting_its_assignment,
     a_group_in_a_join_phase,
-    a_group_in_its_initial_delay,
     a_heartbeat,
     a_join,
     a_leave,
     a_stable_group,
     a_sync,
-    an_empty_group,
-    an_empty_shard,
     everybody_again,
 )
-from tests.unit.group.served import Listed, a_served_group, end_join_phase, join
-from tests.unit.group.test_preemption import HOLD_MS, a_race, keep_alive, saying
+from tests.unit.group.served import Listed, a_served_group
+from tests.unit.group.test_preemption import HOLD_MS, a_race, keep_alive
 
 
 def history(core: Core) -> list[Event]:
@@ -101,68 +95,6 @@ def test_the_worst_trouble_is_the_headline_with_what_to_type_and_the_state_below
     ]
 
 
-def test_static_members_outlast_the_join_phase() -> None:
-    core = a_stable_group(members=2, static=1)
-    core.send(a_join("m1", protocols=(("range", b"changed"),)))
-
-    assert said(explained(core), "static") == ["m0 stay members beyond that, until their sessions end."]
-
-
-def test_a_newcomer_that_got_an_id_is_waited_for() -> None:
-    core = a_stable_group(members=1)
-    core.ask(a_join(new="m9"))
-    core.send(a_join("m9"))
-    core.ask(a_join(new="m10"))
-
-    shown = explained(core)
-
-    assert shown.headline.endswith(
-        "waiting for m0 to join again, and for 1 newcomer to come back with the id given to it."
-    )
-
-
-def test_the_first_generation_waits_for_others_on_purpose() -> None:
-    shown = explained(a_group_in_its_initial_delay(members=2))
-
-    assert (shown.mood, said(shown, "leader")) == (
-        Mood.BUSY,
-        ["There is no leader until the next generation names one."],
-    )
-    assert (
-        shown.headline
-        == "Rebalancing for 0 ms: 2 members joined; the first generation waits for the initial rebalance delay."
-    )
-    assert said(shown, "until")[0].endswith("300 ms from now; newcomers may still join.")
-
-
-def test_a_leader_that_does_not_assign_is_named() -> None:
-    core = a_group_awaiting_its_assignment(members=3)
-    core.send(a_sync("m1", 1))
-    core.advance(4_000)
-
-    shown = explained(core)
-
-    assert (
-        shown.headline
-        == "Generation 1 has been waiting for its assignment for 4.0 s: m0 leads, and has not assigned yet."
-    )
-    assert said(shown, "blocked") == ["1 member wait for a share. Commits are rejected until then."]
-    assert said(shown, "until")[0].endswith("then members that have not synced are removed.")
-
-
-def test_a_group_that_keeps_rebalancing_is_not_called_calm() -> None:
-    core = a_stable_group(members=2)
-    for _ in range(11):
-        core.ask(m.RebalanceGroup(NAMESPACE, GROUP_ID, "again"))
-        everybody_again(core)
-        assigned(core)
-
-    shown = explained(core)
-
-    assert shown.mood is Mood.WAITING
-    assert said(shown, "lately") == ["12 changes within 10 min: 11 × requested, 1 × member joined."]
-
-
 def test_members_that_expire_again_and_again_are_worth_a_look() -> None:
     core = a_stable_group(members=4)
     assert explained(core).mood is Mood.CALM
@@ -194,22 +126,6 @@ def test_copies_that_fence_each_other_are_named_and_counted() -> None:
         "i1 was taken over 4 times within 10 min, the last time because another process at 10.0.0.1"
     )
     assert said(shown, "lately") == ["5 changes within 10 min: 4 × takeover, 1 × member joined."]
-
-
-def test_a_rolling_restart_of_static_members_is_calm() -> None:
-    core = a_stable_group(members=4, static=4)
-    for number in range(4):
-        core.ask(a_join(new=f"new-{number}", instance=f"i{number}"))
-
-    assert explained(core).mood is Mood.CALM
-
-
-def test_an_empty_group_names_its_last_leader() -> None:
-    empty = explained(an_empty_group())
-
-    assert empty.headline.startswith("Empty for 0 ms: it has no members.")
-    assert said(empty, "leader") == ["m0 led generation 1, the last one with members."]
-    assert said(empty, "because") == ["The last member went: m0 left."]
 
 
 def test_a_group_whose_last_member_expired_names_the_expiry() -> None:
@@ -262,34 +178,6 @@ def test_a_rebalance_under_way_is_the_last_generation() -> None:
     assert last.cause == "metadata_changed"
 
 
-def test_an_assignment_that_failed_says_why() -> None:
-    core = a_group_awaiting_its_assignment(members=2)
-    core.ask(m.SyncGroup(NAMESPACE, GROUP_ID, "m0", 1, leader_error="no topics"))
-
-    failed, running = story(core)
-
-    assert (failed.failure, failed.assigned_at_ms) == ("no topics", None)
-    assert running.cause == "assignment_failed"
-
-
-def test_a_changed_assignment_needs_no_join_phase() -> None:
-    core = a_stable_group(members=2)
-    core.advance(1_000)
-    assigned(core, m0=b"other")
-
-    first, again = story(core)
-
-    assert (again.generation_id, again.cause, again.by, again.took_ms) == (2, "resync", "m0", 0)
-    assert (again.member_ids, again.leader_id) == (first.member_ids, "m0")
-    assert again.assignments["m0"] == b"other"
-
-
-def test_an_emptied_group_ends_its_history_without_members() -> None:
-    last = story(an_empty_group())[-1]
-
-    assert (last.generation_id, last.member_ids, last.cause) == (2, (), "member_left")
-
-
 def test_lines_from_the_middle_make_no_member_a_newcomer() -> None:
     core = a_stable_group(members=2)
     core.ask(m.RebalanceGroup(NAMESPACE, GROUP_ID))
@@ -317,28 +205,12 @@ def test_durations_have_the_two_units_that_matter(ms: int, words: str) -> None:
     assert duration(ms) == words
 
 
-def test_long_lists_of_names_end_early() -> None:
-    names: Any = [f"m{number}" for number in range(7)]
-
-    assert [listed(names[:0]), listed(names[:1]), listed(names[:4])] == ["no member", "m0", "m0, m1, m2 and m3"]
-    assert listed(names) == "m0, m1, m2 and 4 others"
-
-
 def test_a_group_with_permits_names_holders_and_the_next() -> None:
     wish: Listed = ((permits.PROTOCOL_NAME, permits.encode_wish(permits.Wish(1))),)
     shown = explained(a_served_group(wish, 3, permits.PROTOCOL_TYPE))
 
     assert said(shown, "permits") == [f"1 of 1 are held: 0 by m0 with token {fencing_token(1)}."]
     assert said(shown, "line") == ["2 members in line; m1 gets the next permit."]
-
-
-def test_permits_are_held_while_the_group_rebalances() -> None:
-    wish: Listed = ((permits.PROTOCOL_NAME, permits.encode_wish(permits.Wish(1))),)
-    core = a_served_group(wish, 2, permits.PROTOCOL_TYPE)
-    join(core, "m2", wish, permits.PROTOCOL_TYPE)
-    assert core.group.state == "PreparingRebalance"
-
-    assert said(explained(core), "permits") == [f"1 of 1 are held: 0 by m0 with token {fencing_token(1)}."]
 
 
 def test_an_election_names_priorities_and_the_due_hand_over() -> None:
@@ -350,15 +222,3 @@ def test_an_election_names_priorities_and_the_due_hand_over() -> None:
     keep_alive(core, HOLD_MS)
 
     assert said(explained(core), "hand-over") == ["The leader was asked to hand over to m1, and ends its work."]
-
-
-def test_a_leader_that_cannot_be_asked_to_hand_over_is_named() -> None:
-    core = an_empty_shard()
-    join(core, "m0", saying(1, holding=None), "leader")
-    end_join_phase(core)
-    join(core, "m1", saying(5), "leader")
-    join(core, "m0", saying(1, holding=None), "leader")
-
-    assert said(explained(core), "hand-over") == [
-        "The leader cannot be asked to hand over: its metadata has no `holding`."
-    ]

@@ -7,11 +7,9 @@ import sys
 from collections.abc import Iterator, Sequence
 
 import pytest
-from opentelemetry import trace
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 
 from rota.client.transports.port import Transport
 from rota.observability import tracing
@@ -135,24 +133,6 @@ async def test_no_span_carries_what_only_members_may_know(traces: Traces) -> Non
 
     assert traces.spans()
     assert not any("only members" in span.to_json() for span in traces.spans())
-
-
-async def test_who_is_not_sampled_is_not_sampled_anywhere(traces: Traces) -> None:
-    unsampled = TracerProvider(sampler=ALWAYS_OFF).get_tracer("a program")
-    async with a_transport("http") as sender:
-        traces.forget()
-        with unsampled.start_as_current_span("my work"):
-            await joined(sender, next(namespaces()))
-
-    assert traces.spans("groupsJoin") == []
-
-
-def test_a_span_that_has_ended_is_not_passed_on(traces: Traces) -> None:
-    """Members heartbeat in tasks that were started within a span which is long over."""
-    with traces.own.start_as_current_span("my work") as work:
-        assert tracing.traceparent() is not None
-    with trace.use_span(work):
-        assert tracing.traceparent() is None
 
 
 def test_a_client_brings_no_opentelemetry_along() -> None:

@@ -35,6 +35,7 @@ def assigned(http: httpx.Client, group_id: str, member_id: str, times: int = 1) 
         http.post(f"groups/{group_id}/sync", json=body).raise_for_status()
 
 
+@pytest.mark.thorough
 def test_a_stuck_and_a_flapping_group_are_the_first_of_a_thousand(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}", "--critical-groups", "default/z-stuck")
     server.start_and_wait()

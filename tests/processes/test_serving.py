@@ -43,15 +43,6 @@ def test_a_server_says_where_it_listens_and_when_it_is_ready(server: Server) -> 
 
 
 @pytest.mark.thorough
-def test_port_0_takes_any_free_port_and_says_which(processes: Processes, tmp_path: Path) -> None:
-    serving = processes.rota("serve", "--store", f"sqlite:///{tmp_path / 'rota.db'}", "--http", "127.0.0.1:0")
-
-    url = serving.wait_for_line(r'"url": "(http://127.0.0.1:[1-9]\d*)"')[1]
-
-    serving.wait_for_url(f"{url}/readyz")
-
-
-@pytest.mark.thorough
 def test_without_a_store_a_file_in_the_data_folder_is_used(processes: Processes, tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path), "XDG_DATA_HOME": str(tmp_path / "data")}
     serving = processes.rota("serve", "--http", "127.0.0.1:0", env=home)
@@ -112,15 +103,6 @@ def test_a_second_server_on_a_file_refuses_to_start(server: Server, processes: P
 
     assert_refuses(second, "another service is using this store")
     assert httpx.get(f"{server.url}/readyz", trust_env=False).is_success
-
-
-@pytest.mark.slow
-def test_a_port_that_is_taken_is_said_so(server: Server, processes: Processes, tmp_path: Path) -> None:
-    server.start_and_wait()
-
-    second = processes.rota("serve", "--store", f"sqlite:///{tmp_path / 'b.db'}", "--http", f"127.0.0.1:{server.port}")
-
-    assert_refuses(second, f"cannot listen on {server.url}: Address already in use")
 
 
 @pytest.mark.slow

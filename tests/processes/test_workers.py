@@ -118,14 +118,6 @@ def test_a_worker_that_cannot_be_started_ends_no_other(processes: Processes, sto
     assert serving.terminate() == 0
 
 
-@pytest.mark.thorough
-def test_a_service_that_is_stopped_while_it_starts_ends_well(processes: Processes, store: str) -> None:
-    serving = serve(processes, store, free_port(), "--workers", "2")
-    serving.wait_until(lambda: len(pids(serving)) == 2, "2 workers")
-
-    assert serving.terminate() == 0
-
-
 @pytest.mark.slow
 def test_with_a_redis_no_heartbeat_fails_when_a_worker_is_killed(
     processes: Processes, store: str, valkey_server: ValkeyServer
@@ -244,14 +236,6 @@ def test_an_embedded_store_has_one_worker(processes: Processes, tmp_path: Path) 
     refusing = serve(processes, f"sqlite:///{tmp_path / 'rota.db'}", free_port(), "--workers", "2")
 
     assert_refuses(refusing, "more than one worker needs a store in Postgres")
-
-
-@pytest.mark.thorough
-def test_a_store_that_all_workers_would_refuse_is_refused_once(processes: Processes, postgres_dsn: str) -> None:
-    refusing = serve(processes, postgres_dsn, free_port(), "--workers", "2")
-
-    assert_refuses(refusing, "rota db upgrade")
-    assert pids(refusing) == []
 
 
 def assert_refuses(process: Process, reason: str) -> None:

@@ -69,22 +69,6 @@ async def delivered(hook: Recorder, *changes: Change) -> None:
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_a_delivery_is_repeated_until_it_succeeds() -> None:
-    hook = Recorder(failures=3)
-
-    await delivered(hook, change(1))
-
-    assert hook.reported == [1, 1, 1, 1]
-
-
-async def test_what_is_pointless_to_repeat_is_given_up() -> None:
-    hook = Recorder(failures=1, again=False)
-
-    await delivered(hook, change(1))
-
-    assert hook.reported == [1]
-
-
 async def test_an_old_change_is_dropped_once_a_newer_one_exists() -> None:
     hook = Recorder(failures=2)
 
@@ -305,11 +289,6 @@ async def test_labels_of_a_gone_pod_end_and_missing_rights_may_come(tmp_path: Pa
                 await PodLabel(http, Pod(pod.api, "shop", "web-0", stale), "role").deliver(change(1))
 
     assert (missing.value.again, refused.value.again) == (False, True)
-
-
-def test_a_label_needs_a_pod(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="is this a pod"):
-        Pod.of({}, tmp_path)
 
 
 async def test_a_label_without_a_token_is_tried_again(tmp_path: Path) -> None:

@@ -214,19 +214,6 @@ def test_the_next_start_of_a_pod_takes_its_place(sidecars: Sidecars) -> None:
     assert after["fencing_token"] > before["fencing_token"]
 
 
-@pytest.mark.slow
-def test_a_question_that_makes_no_sense_is_refused(sidecars: Sidecars) -> None:
-    sidecar = sidecars.start()
-
-    assert sidecar.get("/wait?for=godot").status_code == 400
-    assert sidecar.get("/wait?timeout=nan").status_code == 400
-    assert sidecar.post("/resign?pause_ms=-1").status_code == 400
-    assert sidecar.get("/resign").status_code == 405
-    taken = sidecars.processes.rota("sidecar", "--lead", "x", "--http", sidecar.url.removeprefix("http://"))
-    assert taken.wait_for_exit() == 1
-    assert "cannot listen on 127.0.0.1" in taken.output()
-
-
 @pytest.mark.thorough
 def test_a_sidecar_without_a_server_says_why_it_is_not_ready(processes: Processes, tmp_path: Path) -> None:
     server = Server(processes, f"sqlite:///{tmp_path / 'rota.db'}")

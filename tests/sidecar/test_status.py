@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rota.protocol.fencing_token import fencing_token
 from rota.sidecar.changes import Change, Changes
 from rota.sidecar.settings import instance_id_of
-from rota.sidecar.status import KNOWING, State, Status, by_topic, environment, name_of
+from rota.sidecar.status import KNOWING, State, Status, environment
 
 LEADER = Status("billing", State.LEADER, "pod-0", True, "pod-0-x", fencing_token(7))
 
@@ -23,15 +23,6 @@ def test_nothing_is_answered_beyond_its_expiry(state: State, left_ms: int | None
     assert (status.state in KNOWING) == (state in KNOWING and left_ms is not None and left_ms > 0)
     if state in KNOWING and status.state not in KNOWING:
         assert (status.name, status.is_self, status.token, status.expires_in_ms) == ("", False, -1, 0)
-
-
-def test_a_name_is_what_comes_before_the_uuid() -> None:
-    assert name_of("web-7f-x2-52dfdb5b-daf7-44a0-b782-57f31fc0e97b") == "web-7f-x2"
-    assert name_of("") == ""
-
-
-def test_partitions_are_grouped_and_sorted() -> None:
-    assert by_topic([("b", 2), ("a", 1), ("b", 0)]) == (("a", (1,)), ("b", (0, 2)))
 
 
 def test_a_program_learns_the_token_only_where_something_is_held() -> None:
