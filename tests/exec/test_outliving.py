@@ -26,7 +26,6 @@ import pytest
 
 from rota.protocol.ids import shard_of
 from tests.exec.wrappers import Wrappers, guardian_of
-from tests.processes.load import read_journal
 from tests.processes.server import SHARD_COUNT, Server
 from tests.support.link import Link
 from tests.support.processes import Process
@@ -217,6 +216,17 @@ async def changes_of_leader(url: str, group_id: str) -> list[tuple[str, str, flo
     ]
     pairs = pairwise(terms)
     return [(former, leader, at_ms) for (former, _), (leader, at_ms) in pairs if former != leader]
+
+
+async def read_journal(http: httpx.AsyncClient, shard_id: int) -> list[dict[str, Any]]:
+    """The whole journal of a shard, as the server returns it."""
+    events: list[dict[str, Any]] = []
+    while True:
+        after = events[-1]["revision"] if events else 0
+        answer = await http.get("/v1/events", params={"shard": shard_id, "after": after, "limit": 1_000})
+        if not (page := answer.raise_for_status().json()["events"]):
+            return events
+        events += page
 
 
 def slacks_ms(log: Path, changes: list[tuple[str, str, float]]) -> list[float]:

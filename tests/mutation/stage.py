@@ -14,7 +14,7 @@ from tests.support.sources import ROOT
 
 STAGES = ROOT / "build" / "mutants"
 
-_NOT_QUICK = ("test_core_machine.py",)
+_NOT_QUICK = ("test_random_commands.py",)
 
 
 def _files(folder: str, pattern: str) -> tuple[str, ...]:

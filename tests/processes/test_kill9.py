@@ -5,15 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
-import httpx
 import pytest
 
-from rota.protocol.ids import shard_of
-from tests.processes.history import AckedJoin, Event, History, Partition, Progress, violations
-from tests.processes.load import Load, read_journal, read_offsets
+from tests.faults.load import Crowd, Load
+from tests.faults.verdict import Verdict, judge
 from tests.processes.server import SHARD_COUNT, Server
 from tests.support.processes import Processes
 from tests.support.torture import Row, add_row, rounds
@@ -22,10 +21,20 @@ pytestmark = pytest.mark.processes
 
 FACTS_PER_ROUND = (20, 250)
 LEASE_MS = 1_000
+CROWD = Crowd(session_ms=10_000, churn_s=3.0)
 
 # How often the server is killed; None: for its share of the time that `make torture` takes.
 TORTURE = pytest.param(None, marks=pytest.mark.torture, id="torture")
 SHARE = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """The store of a server, as a verdict needs it."""
+
+    dsn: str
+    shard_count: int = SHARD_COUNT
+    lease_ms: int = LEASE_MS
 
 
 def seed() -> int:
@@ -64,96 +73,41 @@ def assert_verified(processes: Processes, store_url: str) -> None:
 
 
 async def kill_and_check(server: Server, kills: int | None, what: str) -> None:
-    """Load the server, kill it, start it again, check; as often as asked. Prints how to repeat it."""
-    chosen, started, found = seed(), monotonic(), list[str]()
+    """Load the server, kill it, start it again, as often as asked; then judge. Prints how to repeat it."""
+    chosen, started, done = seed(), monotonic(), 0
     print(f"ROTA_SEED={chosen}")
     chance = random.Random(chosen)
     server.start_and_wait()
-    load = Load(server.url, chosen)
+    load = Load([server.url], SHARD_COUNT, chosen, CROWD)
     async with load.running():
-        for number in rounds(kills, share=SHARE):
-            await load.until_facts(chance.randint(*FACTS_PER_ROUND), server.process)
+        for _ in rounds(kills, share=SHARE):
+            await load.until_facts(chance.randint(*FACTS_PER_ROUND))
             # An answer has just arrived; a moment later the server may be anywhere in its work.
             await asyncio.sleep(chance.uniform(0, 0.03))
             server.process.kill9()
-            await load.until_still()
-            server.start_and_wait()
-            found = await check(server.url, load)
-            print(f"kill {number + 1}: {load.history.summary()}, lost: {len(found)}")
-            if found:
-                break
-        if kills is None:
-            add_row(row(what, load.history, number + 1, len(found), (monotonic() - started) / 60, chosen))
-        assert not found, "\n".join(found)
-        await load.until_facts(FACTS_PER_ROUND[0], server.process)
-    assert load.history.unanswered > number, "the kills hit nothing that was under way"
-    assert server.process.terminate() == 0
+            await asyncio.to_thread(server.start_and_wait)
+            done += 1
+        await load.until_facts(FACTS_PER_ROUND[0])
+    # The verdict opens the store itself.
+    assert await asyncio.to_thread(server.process.terminate) == 0
+    verdict = await judge(load, Stored(server.store_url))
+    if kills is None:
+        add_row(row(what, verdict, done, (monotonic() - started) / 60, chosen))
+    verdict.assert_clean()
+    assert verdict.unanswered > 0, "the kills hit nothing that was under way"
 
 
-def row(what: str, history: History, kills: int, lost: int, minutes: float, chosen: int) -> Row:
-    generations = sum(history.highest.values())
-    return Row(what, minutes, kills, kills, generations, history.facts, history.unanswered, lost, lost, chosen)
-
-
-async def check(url: str, load: Load) -> list[str]:
-    """The facts of the restarted server, against those that were acknowledged."""
-    journal: dict[str, list[Event]] = {group_id: [] for group_id in load.group_ids}
-    ends: dict[int, int] = {}
-    async with httpx.AsyncClient(base_url=url, trust_env=False) as http:
-        for shard_id in range(SHARD_COUNT):
-            events = await read_journal(http, shard_id)
-            ends[shard_id] = events[-1]["revision"] if events else 0
-            for event in events:
-                if event["group_id"]:
-                    journal[event["group_id"]].append(event)
-        offsets: dict[Partition, int] = {}
-        for group_id in load.group_ids:
-            offsets |= await read_offsets(http, group_id)
-    ends_by_group = {group_id: ends[shard_of("default", group_id, SHARD_COUNT)] for group_id in load.group_ids}
-    return list(violations(load.history, journal, offsets, ends_by_group))
-
-
-# --- the check itself can fail ---------------------------------------------------------------------
-
-
-def completed(revision: int, generation_id: int, leader_id: str, *member_ids: str) -> Event:
-    payload = {"generation_id": generation_id, "leader_id": leader_id, "member_ids": list(member_ids)}
-    return {"kind": "generation_completed", "revision": revision, "payload": payload}
-
-
-def joined(generation_id: int = 2, leader_id: str = "a", at_least: int = 0, revision: int = 9) -> AckedJoin:
-    return AckedJoin("g", "a", generation_id, leader_id, frozenset({"a"}), at_least, revision, epoch=1)
-
-
-@pytest.mark.parametrize(
-    ("journal", "join", "found"),
-    [
-        ([completed(1, 1, "a", "a")], joined(), "the generation is lost"),
-        ([completed(1, 2, "b", "a", "b")], joined(), "leaders of it are {'b'}"),
-        ([completed(1, 2, "a", "b")], joined(), "members of it are {'b'}"),
-        ([completed(1, 2, "a", "a"), completed(2, 2, "a", "a")], joined(), "go back or repeat"),
-        ([completed(1, 2, "a", "a")], joined(at_least=3), "went back"),
-        ([completed(9, 2, "a", "a")], joined(revision=8), "answered before"),
-        ([completed(1, 2, "a", "a")], joined(revision=99), "its journal ends at 9"),
-    ],
-)
-def test_the_check_sees_a_lost_join(journal: list[Event], join: AckedJoin, found: str) -> None:
-    history = History()
-    history.joined(join)
-
-    reported = list(violations(history, {"g": journal}, {}, {"g": 9}))
-
-    assert any(found in one for one in reported), reported
-
-
-@pytest.mark.parametrize(
-    ("stored", "found"),
-    [(-1, "5 was acknowledged"), (8, "which nobody sent"), (7, "was refused"), (6, None), (5, None)],
-)
-def test_the_check_sees_a_lost_and_a_refused_commit(stored: int, found: str | None) -> None:
-    history = History()
-    history.progress["g", 0] = Progress(acked=5, unknown={6}, refused={7})
-
-    reported = list(violations(history, {"g": []}, {("g", 0): stored}, {"g": 9}))
-
-    assert any(found in one for one in reported) if found else not reported
+def row(what: str, verdict: Verdict, kills: int, minutes: float, chosen: int) -> Row:
+    return Row(
+        what,
+        minutes,
+        rounds=kills,
+        faults=kills,
+        generations=verdict.generations,
+        acknowledged=verdict.acked.total(),
+        unanswered=verdict.unanswered,
+        lost=verdict.lost,
+        violations=len(verdict.violations),
+        seed=chosen,
+        independent=verdict.independent,
+    )

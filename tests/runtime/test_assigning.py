@@ -138,26 +138,6 @@ async def test_a_strategy_that_breaks_fails_its_own_group_only(store: FaultyStor
     assert json.loads(reply.assignment) == {"topics": {"t": [0, 1, 2]}}
 
 
-async def test_a_new_owner_assigns_what_its_former_one_left_waiting(tables: MemoryTables) -> None:
-    """The former owner dies between the generation and its assignment."""
-    store = FaultyStore(tables)
-    await store.open(2)
-    former = LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r", steal=True)
-    await former.start()
-    await former.wait_until_ready()
-    await former.call(PutTopic("default", "t", 3, {}))
-    former.loop.assigning.want = lambda *_: None  # type: ignore[method-assign]
-    joined = (await former.call(a_thin_join("g", b'{"topics": ["t"]}'))).reply
-    assert isinstance(joined, JoinReply)
-    await former.crash()
-
-    async with LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r", steal=True) as coordinator:
-        await coordinator.wait_until_ready()
-        reply = await synced(coordinator, "g", joined)
-
-    assert json.loads(reply.assignment) == {"topics": {"t": [0, 1, 2]}}
-
-
 async def test_only_a_large_group_is_assigned_off_the_event_loop(store: FaultyStore, watched: list[bool]) -> None:
     async with LocalCoordinator(store, shard_count=2, limits=NOW) as coordinator:
         await coordinator.wait_until_ready()

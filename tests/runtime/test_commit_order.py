@@ -10,11 +10,8 @@ from rota.protocol.messages import (
     FetchOffsets,
     FetchReply,
     Heartbeat,
-    LeaveGroup,
-    LeavingMember,
     OffsetToCommit,
 )
-from rota.replica.forwarding import as_moved
 from rota.replica.ports import Answer
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
@@ -44,49 +41,6 @@ async def test_an_answer_waits_until_its_facts_are_durable(coordinator: LocalCoo
     assert not answered_before
     assert answer.reply.error is ErrorCode.NONE
     assert answer.revision > 0
-
-
-async def test_a_read_waits_for_the_facts_it_would_show(coordinator: LocalCoordinator, store: FaultyStore) -> None:
-    store.open_gate.clear()
-    commit = asyncio.create_task(coordinator.call(a_commit(7)))
-    await store.waiting.wait()
-
-    read = asyncio.create_task(fetched(coordinator))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    read_before = read.done()
-    store.open_gate.set()
-
-    assert not read_before
-    assert await read == 7
-    await commit
-
-
-async def test_requests_during_a_transaction_go_out_in_one(coordinator: LocalCoordinator, store: FaultyStore) -> None:
-    store.open_gate.clear()
-    first = asyncio.create_task(coordinator.call(a_commit(0)))
-    await store.waiting.wait()
-    store.appends.clear()
-
-    others = [asyncio.create_task(coordinator.call(a_commit(n))) for n in range(1, 101)]
-    await asyncio.sleep(0)
-    store.open_gate.set()
-    await asyncio.gather(first, *others)
-
-    assert store.appends == [1, 100]
-
-
-async def test_each_answer_of_a_batch_carries_its_revision(coordinator: LocalCoordinator, store: FaultyStore) -> None:
-    store.open_gate.clear()
-    first = asyncio.create_task(coordinator.call(a_commit(0)))
-    await store.waiting.wait()
-
-    others = [asyncio.create_task(coordinator.call(a_commit(n))) for n in range(1, 4)]
-    await asyncio.sleep(0)
-    store.open_gate.set()
-    revisions = [answer.revision for answer in await asyncio.gather(first, *others)]
-
-    assert revisions == list(range(revisions[0], revisions[0] + 4))
 
 
 async def test_an_error_of_one_caller_costs_no_other_answer(coordinator: LocalCoordinator, store: FaultyStore) -> None:
@@ -142,25 +96,6 @@ async def test_an_unknown_outcome_makes_the_owner_claim_the_shard_anew(
     assert await fetched(coordinator) == 2, "it had landed, and the reload finds it"
 
 
-async def test_an_uncertain_write_is_not_sent_to_the_next_owner(
-    coordinator: LocalCoordinator, store: FaultyStore
-) -> None:
-    store.open_gate.clear()
-    commit = asyncio.create_task(coordinator.call(a_commit(7)))
-    await store.waiting.wait()
-
-    draining = asyncio.create_task(coordinator.drain())
-    await until(lambda: coordinator.draining)
-    store.lose_answer = True
-    store.open_gate.set()
-    unknown = await commit
-    refused = await coordinator.call(a_commit(8))
-    await draining
-
-    assert as_moved(unknown).reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert as_moved(refused).reply.error is ErrorCode.NOT_COORDINATOR, "nothing was decided for this one"
-
-
 async def test_an_overtaken_owner_writes_nothing_and_drops_the_shard(
     coordinator: LocalCoordinator, store: FaultyStore, tables: MemoryTables
 ) -> None:
@@ -186,21 +121,6 @@ async def test_a_restart_keeps_everything_that_was_acknowledged(tables: MemoryTa
         beat = await second.call(Heartbeat("default", "g", joined.member_id, joined.generation_id))
 
     assert beat.reply.error is ErrorCode.NONE
-
-
-async def test_the_generation_goes_on_after_a_leave_and_a_restart(tables: MemoryTables) -> None:
-    store = FaultyStore(tables)
-    await store.open(2)
-    async with LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r1") as first:
-        await until_ready(first)
-        before = await a_stable_member(first)
-        await first.call(LeaveGroup("default", "g", (LeavingMember(before.member_id),)))
-
-    async with LocalCoordinator(store, shard_count=2, limits=NOW, replica_id="r2") as second:
-        await until_ready(second)
-        after = await a_stable_member(second, instance="i2")
-
-    assert after.generation_id == before.generation_id + 2, "one for becoming Empty, one for the new member"
 
 
 @in_virtual_time

@@ -46,21 +46,6 @@ async def test_a_watch_that_is_overtaken_between_two_pages_is_stopped(
     assert stopped.value.first_revision == seen[0].seq + PAGE + 5
 
 
-async def test_a_watch_from_now_on_is_not_stopped_by_pruned_lines(
-    coordinator: LocalCoordinator, store: FaultyStore
-) -> None:
-    await commit(coordinator, "g", 5)
-    store.tables.prune_shard(shard_of("default", "g", 2), 4)
-    watch = coordinator.watch("default", "g")
-    next_line = asyncio.ensure_future(anext(watch))
-    await until(lambda: bool(coordinator._shard("default", "g").watchers))  # type: ignore[union-attr]
-
-    await commit(coordinator, "g", 1)
-
-    assert (await next_line).kind == "offsets_committed"
-    await watch.aclose()  # type: ignore[attr-defined]
-
-
 async def test_a_watch_through_another_replica_is_stopped_too(
     fleet: list[RunningReplica], tables: MemoryTables
 ) -> None:
@@ -114,18 +99,6 @@ async def test_a_follower_goes_on_with_a_later_epoch_of_a_lost_line(
 
     assert listener.kinds[0] == "member_joined"
     assert "events of a followed group are gone; going on after them" in caplog.text
-    await asyncio.gather(follower.end(), return_exceptions=True)
-
-
-async def test_a_listener_here_gets_lower_numbers_of_a_later_epoch(fleet: list[RunningReplica]) -> None:
-    here = fleet[0]
-    group, listener = a_group_of(here), Listener()
-    follower = Follower(here.routed, "default", group, listener)
-    follower._last = (0, 1_000)
-
-    await here.routed.call(a_join(group))
-
-    assert listener.kinds[0] == "member_joined"
     await asyncio.gather(follower.end(), return_exceptions=True)
 
 

@@ -134,14 +134,6 @@ async def test_each_replica_holds_a_share_and_no_shard_has_two_owners(fleet: lis
     assert sorted(held) == list(range(SHARDS))
 
 
-async def test_a_newcomer_gets_its_share_however_long_the_lease(tables: MemoryTables) -> None:
-    async with a_replica(tables, "r1", lease_ms=LONG_MS) as first:
-        await first.local.wait_until_ready()
-
-        async with a_replica(tables, "r2", lease_ms=LONG_MS) as second:
-            await settled([first, second])
-
-
 async def test_any_replica_answers_for_any_group(fleet: list[RunningReplica]) -> None:
     first, second, _ = fleet
     group = a_group_of(first)
@@ -269,19 +261,6 @@ async def test_a_call_cancelled_while_its_shard_moves_ends(fleet: list[RunningRe
     assert answers == []
 
 
-async def test_a_call_may_be_cancelled_before_it_is_forwarded(fleet: list[RunningReplica]) -> None:
-    first, second, _ = fleet
-    answers: list[Answer] = []
-
-    cancel = second.routed.submit(a_join(a_group_of(first), instance="i1"), answers.append)
-    assert cancel is not None
-    cancel()
-    await second.routed.call(ListGroups("default"))
-
-    assert answers == []
-    assert first.local.parked() == 0
-
-
 async def test_a_forwarded_leave_goes_on_without_its_client(fleet: list[RunningReplica]) -> None:
     """As at its owner: a call that does not park has nothing that could be cancelled."""
     first, second, _ = fleet
@@ -347,43 +326,6 @@ async def has_not_seen(replica: RunningReplica, other: str) -> Callable[[], None
     directory = replica.local.directory
     known, directory.peers = directory.peers, [peer for peer in directory.peers if peer.replica_id != other]
     return lambda: setattr(directory, "peers", known)
-
-
-async def test_a_listing_waits_for_shards_of_an_unknown_replica(
-    fleet: list[RunningReplica], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forwarding, "MOVE_MS", SOON_S * 1000)
-    group = a_group_of(fleet[0])
-    await fleet[0].routed.call(CommitOffsets("default", group, -1, (OffsetToCommit("t", 0, 1),)))
-    see = await has_not_seen(fleet[2], "r1")
-    listing = asyncio.create_task(fleet[2].routed.call(ListGroups("default")))
-
-    await asyncio.wait([listing], timeout=0.1)
-    see()
-    reply = (await listing).reply
-
-    assert isinstance(reply, ListReply)
-    assert [group.group_id for group in reply.groups] == [group]
-
-
-async def test_a_listing_that_stays_without_some_shards_is_refused(
-    fleet: list[RunningReplica], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(forwarding, "MOVE_MS", 0)
-    await has_not_seen(fleet[2], "r1")
-
-    assert (await fleet[2].routed.call(ListGroups("default"))).reply.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-
-async def test_a_listing_does_not_need_who_has_handed_over_all(fleet: list[RunningReplica]) -> None:
-    """For a moment it is still known, and says that its shards are not there."""
-    first, second, third = fleet
-    await first.local.drain()
-    await settled([second, third])
-    await end_rounds(third)
-    third.local.directory.peers = [second.local._ownership.leases.replica, first.local._ownership.leases.replica]
-
-    assert (await third.routed.call(ListGroups("default"))).reply.error is ErrorCode.NONE
 
 
 async def test_without_forwarding_the_answer_names_the_owner(tables: MemoryTables) -> None:
@@ -473,36 +415,6 @@ async def test_a_stopped_replica_costs_no_generation_and_no_error(
     assert set(answers) == {ErrorCode.NONE}
     assert isinstance(described, DescribeReply)
     assert described.generation_id == leader.generation_id
-
-
-async def test_a_dead_replicas_shards_are_claimed_after_its_leases(tables: MemoryTables) -> None:
-    async with a_replica(tables, "r2", lease_ms=2_000) as staying:
-        async with a_replica(tables, "r1", lease_ms=2_000) as dying:
-            await settled([dying, staying])
-            group = a_group_of(dying)
-            await staying.routed.call(CommitOffsets("default", group, -1, (OffsetToCommit("t", 0, 7),)))
-            await dying.local.crash()
-
-            await until(lambda: len(staying.local.owners()) == SHARDS)
-            fetched = (await staying.routed.call(FetchOffsets("default", group))).reply
-
-    assert isinstance(fetched, FetchReply)
-    assert [o.offset for o in fetched.offsets] == [7]
-
-
-async def test_a_replica_that_is_one_too_many_is_ready_without_a_shard() -> None:
-    tables = MemoryTables(SystemClock().monotonic_ms)
-    stores = [FaultyStore(tables), FaultyStore(tables)]
-    for store in stores:
-        await store.open(1)
-    one, two = (LocalCoordinator(store, shard_count=1, limits=NOW) for store in stores)
-    assert not one.ready()[0]
-    async with one, two:
-        await until(lambda: sorted(len(replica.owners()) for replica in (one, two)) == [0, 1])
-        await one.wait_until_ready()
-        await two.wait_until_ready()
-
-        assert [replica.ready()[0] for replica in (one, two)] == [True, True]
 
 
 @asynccontextmanager

@@ -37,19 +37,6 @@ def a_timer(at_ms: int) -> Timer:
     return Timer(TimerKind.SESSION, "default", "g", "m", at_ms)
 
 
-def test_timers_fire_in_the_order_in_which_they_are_due() -> None:
-    clock, fired = HandClock(), list[Timer]()
-    queue: TimerQueue[Fire] = TimerQueue(clock, lambda _: None)
-    for at_ms in (1_030, 1_010, 1_020, 1_040):
-        queue.set(a_timer(at_ms), fired.append)
-
-    clock.ms = 1_030
-    fire_due(queue)
-
-    assert [timer.at_ms for timer in fired] == [1_010, 1_020, 1_030]
-    assert queue.next_at_ms() == 1_040
-
-
 def test_a_process_that_slept_delays_its_timers_as_long() -> None:
     clock, fired, late = HandClock(), list[Timer](), list[int]()
     queue: TimerQueue[Fire] = TimerQueue(clock, late.append)

@@ -164,20 +164,6 @@ async def test_a_change_beyond_the_page_of_this_namespace_is_reported(
     assert ([topic.topic for topic in reported.topics], reported.next_after) == (["a", "b"], "b")
 
 
-async def test_topics_keep_their_version_while_they_are_the_same(
-    coordinator: LocalCoordinator,
-) -> None:
-    empty = (await listed(coordinator)).version
-    await put(coordinator, 4)
-    four = (await listed(coordinator)).version
-    await put(coordinator, 4)
-    still_four = (await listed(coordinator, four, wait_ms=10)).version
-    await coordinator.call(DeleteTopic("default", "words"))
-
-    assert len({empty, four, ""}) == 3
-    assert still_four == four
-
-
 async def test_no_version_comes_back_with_what_it_stood_for(store: FaultyStore) -> None:
     """Not after a change is taken back, nor over a restart; and a restart alone makes no new version."""
     listings: list[str] = []

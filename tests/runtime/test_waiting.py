@@ -57,19 +57,6 @@ async def test_a_pending_join_goes_on_with_the_next_poll(coordinator: LocalCoord
     assert not joined.pending
 
 
-async def test_a_parked_heartbeat_answers_the_moment_the_group_moves(coordinator: LocalCoordinator) -> None:
-    leader = await a_stable_member(coordinator)
-    beat = Heartbeat("default", "g", leader.member_id, leader.generation_id, wait_ms=10_000)
-    parked = asyncio.create_task(coordinator.call(beat))
-    await asyncio.sleep(0)
-    was_parked = not parked.done()
-
-    await coordinator.call(a_join(instance="i2", wait_ms=0))
-
-    assert was_parked
-    assert (await parked).reply.error is ErrorCode.REBALANCE_IN_PROGRESS
-
-
 async def test_a_client_that_hangs_up_keeps_its_members_session(
     coordinator: LocalCoordinator,
 ) -> None:
