@@ -28,7 +28,7 @@ TORTURE = pytest.param(None, marks=pytest.mark.torture, id="torture")
 SHARE = 0.3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Stored:
     """The store of a server, as a verdict needs it."""
 
