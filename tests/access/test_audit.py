@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from rota.api.peer.messages import Asked, pack_asked, read_request, unpack
-from rota.protocol import messages as m
 from rota.v1 import admin_pb2
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
 from tests.grpc.clients import admin
@@ -84,9 +82,3 @@ async def test_nobody_can_sign_with_another_name(service: Service) -> None:
         assert (await audited(service, ""))[-1][1] == "token:liar"
     else:
         assert refused.status_code == 400
-
-
-async def test_the_signature_travels_to_the_owner_of_the_shard() -> None:
-    signed = m.DeleteGroup("n", "g", "why", m.Act("token:ci", "note", "10.0.0.7"))
-
-    assert read_request(unpack(Asked, pack_asked(1, signed))) == signed

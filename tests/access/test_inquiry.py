@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
-import httpx
 import pytest
 import pytest_asyncio
 from google.protobuf.json_format import MessageToDict
@@ -77,19 +76,6 @@ async def test_a_caller_asks_whether_it_may_and_which_rule_decides(
     assert got == await over_grpc(service, "CanI", token, pb.CanIRequest(**asked), pb.CanIResponse)
 
 
-async def test_what_is_answered_is_what_is_done(service: Service) -> None:
-    headers = bearer(service.secrets.a_token("ci"))
-    asked = {"action": "join", "namespace": NAMESPACE, "group_id": "ledger-1"}
-
-    got = (await service.http.get("/v1/can-i", params=asked, headers=headers)).json()
-    heartbeat = {"member_id": "nobody", "generation_id": 1}
-    path = f"/v1/namespaces/{NAMESPACE}/groups/ledger-1/heartbeat"
-    refused = await service.http.post(path, json=heartbeat, headers=headers)
-
-    assert refused.status_code == httpx.codes.FORBIDDEN
-    assert refused.json()["detail"] == got["detail"]
-
-
 async def test_a_caller_gets_its_name_and_the_rules_for_it(service: Service) -> None:
     at_ms = int(time.time() * 1000) + 3_600_000
     token = service.secrets.a_token("nightly", expires_at_ms=at_ms)
@@ -130,16 +116,6 @@ async def test_the_store_is_not_asked_for_callers_without_any_right(service: Ser
 
     assert of_eve.json() == {"namespaces": []}
     assert of_revoked.status_code == 401
-
-
-async def test_groups_of_people_count_as_the_issuer_says(service: Service) -> None:
-    token = service.secrets.oidc.token(sub="alice", groups=["admins"])
-
-    got = await over_http(service, "/v1/whoami", token)
-
-    assert (got["subject"], got["groups"]) == ("user:alice", ["admins"])
-    assert {rule["name"] for rule in got["rules"]} == {"admins", "frozen for the audit"}
-    assert (await over_http(service, "/v1/can-i", token, {"action": "journal"}))["rule"] == "admins"
 
 
 async def test_a_caller_without_proof_is_anonymous_and_gets_its_rights(service: Service) -> None:

@@ -116,35 +116,10 @@ async def test_each_caller_gets_the_same_answer_both_ways(name: str, guarded: Gu
     assert fast == (2 if name in FAST else 0)
 
 
-@pytest.mark.parametrize("name", FAST)
-async def test_each_caller_gets_the_same_answer_to_a_batch(name: str, guarded: Guarded) -> None:
-    request = guarded.batch(guarded.as_(name))
-
-    answer, fast = await compare(guarded.both, request, request)
-
-    assert answer.count(b'"error":"NONE"') == (2 if FAST[name] == 200 else 0)
-    assert fast == 2
-
-
 @pytest.fixture
 def elsewhere(guarded: Guarded, monkeypatch: pytest.MonkeyPatch) -> None:
     """No heartbeat has its answer at hand, as where another replica owns the group."""
     monkeypatch.setattr(guarded.service.coordinator, "try_heartbeat", lambda _: None)
-
-
-@pytest.mark.parametrize("is_batch", [False, True])
-@pytest.mark.parametrize("name", [*FAST, *ORDINARY])
-async def test_each_caller_gets_the_same_answer_from_another_replica(
-    name: str, is_batch: bool, guarded: Guarded, elsewhere: None
-) -> None:
-    """Three times on one connection, which remembers it."""
-    request = (guarded.batch if is_batch else guarded.heartbeat)(guarded.as_(name))
-
-    answer, fast = await compare(guarded.both, *[request] * 3)
-
-    status = {"another": 200, "jwt": 200}.get(name) if is_batch else None
-    assert answer.startswith(b"HTTP/1.1 %d" % (status or (FAST | ORDINARY)[name]))
-    assert fast == (3 if name in FAST else 0)
 
 
 @pytest.mark.parametrize("is_standalone", [False, True])
@@ -239,13 +214,6 @@ async def test_a_parked_call_is_held_until_its_client_is_gone(name: str, guarded
     await until(lambda: service.coordinator.parked() == 0)
 
     assert (open_meanwhile, len(service.guard.open_work)) == (open_before + 1, open_before)
-
-
-async def test_missing_and_doubled_credentials_are_rejected_alike(guarded: Guarded) -> None:
-    member = guarded.as_("member")
-    for headers in ((), (member, member), (member, "Authorization: Basic eA=="), ("Authorization:",)):
-        answer, fast = await compare(guarded.both, guarded.heartbeat(*headers))
-        assert (answer[:12], fast) == (b"HTTP/1.1 401", 0)
 
 
 async def test_a_caller_that_is_not_known_yet_is_verified_first(guarded: Guarded) -> None:

@@ -20,7 +20,7 @@ from rota.protocol.messages import GetTopic, Request
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, bearer
 from tests.access.test_open_work_ends import of, path
-from tests.grpc.clients import SessionClient, refused
+from tests.grpc.clients import SessionClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TOPICS = f"/v1/namespaces/{NAMESPACE}/topics"
@@ -103,13 +103,6 @@ async def test_groups_are_looked_at_again_with_other_rules_alone(
     await service.guard.open_work.sweep()
     assert "looked-at" in looked_at
     await client.close()
-
-
-async def test_a_stream_that_may_join_nowhere_ends(service: Service) -> None:
-    client = SessionClient(service.channel, ())
-
-    assert (await client.until_ended()).name == "UNAUTHENTICATED"
-    assert (await refused(client.stream.read())).code == "UNAUTHENTICATED"
 
 
 @pytest.mark.parametrize("over", ["http", "grpc", "grpc+stream"])

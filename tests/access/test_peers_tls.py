@@ -85,21 +85,6 @@ async def test_a_replica_does_not_talk_to_one_of_another_name(authority: Authori
         assert isinstance(await asked(peers, peer, ListTopics("default")), NoAnswer)
 
 
-async def test_new_channels_show_what_the_files_hold_by_then(tmp_path: Path, authority: Authority) -> None:
-    (tmp_path / "others").mkdir()
-    stranger = Authority(tmp_path / "others", "others").issue("stranger")
-    mine = authority.issue("mine")
-
-    async with a_peer(peer_tls(authority, authority.issue(PEER_NAME))) as peer:
-        async with peers_with(peer_tls(authority, mine)) as peers:
-            await answered(peers, peer, ListTopics("default"))
-            mine.key.write_bytes(stranger.key.read_bytes())
-            mine.cert.write_bytes(stranger.cert.read_bytes())
-            assert isinstance(await asked(peers, peer, ListTopics("default")), NoAnswer)
-            authority.issue("mine")
-            assert (await answered(peers, peer, ListTopics("default"))).reply.error == "NONE"
-
-
 async def test_channels_of_former_certificates_are_closed(authority: Authority) -> None:
     def connections() -> int:
         port = int(peer.peer_address.rpartition(":")[2])

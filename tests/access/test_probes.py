@@ -15,7 +15,7 @@ import pytest
 from rota.access.rules import ROLES, Rule
 from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.server.access.tokens import write_tokens
-from rota.server.lifecycle import ServerFailed, serve
+from rota.server.lifecycle import serve
 from rota.server.settings import Address, Settings
 from tests.access.certificates import Authority
 from tests.support.ports import free_port
@@ -78,18 +78,6 @@ async def test_a_server_that_drains_is_alive_and_not_ready(tmp_path: Path) -> No
             await kubelet.get("/healthz")
 
     assert alive == httpx.codes.OK
-
-
-async def test_a_place_that_is_taken_is_said_and_nothing_starts(tmp_path: Path) -> None:
-    port = free_port()
-    settings = Settings(
-        store=f"sqlite:///{tmp_path / 'rota.db'}", http=Address("127.0.0.1", port), probes=Address("127.0.0.1", port)
-    )
-
-    with pytest.raises(ServerFailed, match=f"cannot listen on http://127.0.0.1:{port}"):
-        await serve(settings)
-
-    assert not (tmp_path / "rota.db").exists()
 
 
 @pytest.mark.parametrize(("trusted", "is_for_tls_only"), [("127.0.0.0/8", True), ("192.0.2.0/24", False)])

@@ -128,17 +128,6 @@ def test_a_member_that_heartbeats_in_a_loop_shares_the_rate(road: str) -> None:
 
 
 @ROADS
-def test_several_heartbeats_in_a_message_pass_if_one_is_in_time(road: str) -> None:
-    beating = Beating(1, road=road)
-    beating.beat("a"), beating.beat("b")
-    beating.clock.now_ms = 2_000
-
-    assert [bool(beating.beat("a")) for _ in range(4)] == [False, False, False, True]
-    assert beating.beat("a", "b") == ""
-    assert beating.beat("a", "b") != ""
-
-
-@ROADS
 def test_the_id_of_anothers_member_does_not_change_its_pace(road: str) -> None:
     beating = Beating(road=road)
     beating.beat("a", caller="owner")
@@ -160,16 +149,6 @@ def test_members_that_expire_at_once_return_within_seconds() -> None:
 
     assert at_once != ""
     assert beating.beat("new") == ""
-
-
-def test_a_member_that_joined_here_is_known() -> None:
-    beating = Beating(road="by a call")
-    beating.meters.settle("c", a_join(), m.JoinReply(member_id="a"))
-    for n in range(60):
-        beating.beat(f"x{n}", error=UNKNOWN)
-
-    assert beating.beat("a") == ""
-    assert beating.beat("b") != ""
 
 
 # --- fair turns -----------------------------------------------------------------------------------
@@ -217,30 +196,12 @@ def test_callers_that_all_ask_too_much_get_equal_shares() -> None:
 # --- stored bytes ----------------------------------------------------------------------------------
 
 
-def test_newcomers_count_on_top_of_what_the_store_has() -> None:
-    meter = a_meter(max_members=3)
-    meter.look("n", Stored({"g"}, 2))
-
-    assert [meter.refusal_of("c", 0, a_join()) for _ in range(2)] == ["", "max_members"]
-    meter.look("n", Stored({"g"}, 2))
-    assert meter.refusal_of("c", 0, a_join()) == ""
-
-
 def test_a_static_member_comes_back_into_a_full_namespace() -> None:
     meter = a_meter(max_members=1)
     meter.look("n", Stored({"g"}, 1, frozenset({("g", "i1")})))
 
     assert meter.refusal_of("c", 0, a_join(instance="i1")) == ""
     assert meter.refusal_of("c", 0, a_join(instance="i2")) == "max_members"
-
-
-def test_only_new_groups_count_as_groups() -> None:
-    meter = a_meter(max_groups=2)
-    meter.look("n", Stored({"old"}))
-
-    joins = ("old", "new", "new", "newer", "old")
-
-    assert [meter.refusal_of("c", 0, a_join(group)) for group in joins] == ["", "", "", "max_groups", ""]
 
 
 def test_a_group_that_a_commit_makes_counts_as_one() -> None:
@@ -264,13 +225,6 @@ def test_parked_calls_are_bounded() -> None:
     assert meter.refusal_of("c", 0, m.GetLeader("n", "g")) == ""
     assert meter.refusal_of("c", 0, m.GetLeader("n", "g", wait_ms=1_000)) == "max_parked"
     assert meter.refusal_of("c", 0, opening=WATCH) == "max_parked"
-
-
-def test_bytes_are_those_that_are_kept_or_handed_on() -> None:
-    meter = a_meter(bytes_per_s=100)
-
-    assert meter.refusal_of("c", 0, a_join(size=5_000)) == ""
-    assert meter.refusal_of("c", 1_000, a_join(size=1)) == "bytes_per_s"
 
 
 def test_a_namespace_without_a_quota_has_that_of_the_star() -> None:

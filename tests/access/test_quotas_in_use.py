@@ -7,15 +7,13 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
-import grpc
 import httpx
 import pytest
 import pytest_asyncio
 
 from rota.access.quotas import BURST_S
-from rota.v1.admin_pb2 import WatchGroupRequest
 from tests.access.guarded import Secrets, Service, a_guarded_service, a_join_body, bearer, parked_in
-from tests.grpc.clients import Refused, admin, stub
+from tests.grpc.clients import Refused, stub
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 QUOTAS = """
@@ -105,23 +103,6 @@ async def test_parked_calls_are_bounded_and_make_room_when_they_end(service: Ser
 
     assert refused.json()["detail"].endswith("max_parked = 1")
     assert after.status_code != 429
-
-
-async def test_a_watch_counts_as_parked_while_it_lasts(service: Service, headers: dict[str, str]) -> None:
-    events = path("small", "one", "events")
-    same = WatchGroupRequest(namespace="small", group_id="one")
-
-    async with service.http.stream("GET", events, headers=headers) as watching:
-        await until_parked(service, 1)
-        refused = await service.http.get(events, headers=headers)
-        with pytest.raises(grpc.aio.AioRpcError) as over_grpc:
-            await admin(service.channel).WatchGroup(same, metadata=tuple(headers.items())).read()
-    await until_parked(service, 0)
-
-    assert watching.status_code == 200
-    assert (refused.status_code, refused.json()["code"]) == (429, "THROTTLED")
-    assert refused.json()["detail"].endswith("max_parked = 1")
-    assert over_grpc.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
 async def until_parked(service: Service, calls: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
 import pytest
 
 from rota.access.document import InvalidAccess, read_document, read_rule
@@ -68,11 +67,6 @@ def test_a_rule_has_subjects_namespaces_groups_and_actions(fields: dict[str, obj
     assert decide((a_rule(**fields),), WORKER, Action.JOIN, BILLING).allowed is allowed  # type: ignore[arg-type]
 
 
-def test_rules_for_everybody_do_not_mean_those_without_a_name() -> None:
-    assert not decide((a_rule(subjects=("*",)),), ANONYMOUS, Action.JOIN, BILLING).allowed
-    assert decide((a_rule(subjects=("anonymous",)),), ANONYMOUS, Action.JOIN, BILLING).allowed
-
-
 def test_who_may_see_some_groups_may_ask_for_the_list_of_them() -> None:
     some = a_rule(actions=frozenset({Action.DESCRIBE}), groups=("bill*",), topics=())
     hidden = a_rule("hidden", ("*",), actions=frozenset({Action.DESCRIBE}), groups=("secret*",), effect=Effect.DENY)
@@ -116,17 +110,6 @@ def test_some_requests_ask_for_more_when_a_field_says_so(request_: m.Request, ac
     assert need.action is action
     assert is_administrative(request_) is (action is Action.ADMINISTER)
     assert (need.kind, request_.key) == (Kind.GROUP, "g")
-
-
-def test_a_rule_survives_being_written_and_read() -> None:
-    for rule in (a_rule(), a_rule(groups=("a*",), topics=()), a_rule(effect=Effect.DENY, namespaces=("x", "y*"))):
-        assert msgspec.json.decode(msgspec.json.encode(rule), type=Rule) == rule
-
-
-def test_a_rule_that_names_groups_says_nothing_of_topics() -> None:
-    rule = read_rule({"name": "r", "subjects": ["*"], "actions": ["member"], "groups": ["a*"]})
-
-    assert (rule.groups, rule.topics) == (("a*",), ())
 
 
 def an_issuer(number: int = 1, **fields: object) -> dict[str, object]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-import ssl
 import weakref
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import httpx
 import pytest
 import pytest_asyncio
 
@@ -134,33 +132,6 @@ async def test_a_client_presents_its_certificate_and_trusts_its_own_ca(service: 
             await member.wait_assigned()
 
 
-async def test_a_renewed_certificate_is_used_by_the_next_connection(service: Service, tmp_path: Path) -> None:
-    credentials = a_worker_with_files(service, tmp_path)
-    context = credentials.ssl_context()
-
-    assert await whoami(service, context) == WORKER
-    renew(service, tmp_path, "spiffe://corp/ns/team-b/sa/other")
-    assert await whoami(service, context) == "spiffe://corp/ns/team-b/sa/other"
-    (tmp_path / "tls.key").unlink()
-    assert await whoami(service, context) == "spiffe://corp/ns/team-b/sa/other"
-
-
-@pytest.mark.parametrize("scheme", ["grpc", "grpc+stream"])
-async def test_a_renewed_certificate_is_used_by_the_next_grpc_call(
-    service: Service, scheme: str, tmp_path: Path
-) -> None:
-    credentials = a_worker_with_files(service, tmp_path)
-
-    async with connect(url_of(service, scheme, tls=True), NAMESPACE, credentials=credentials) as client:
-        await client.list_groups()
-        renew(service, tmp_path, "spiffe://corp/ns/team-b/sa/other")
-        with pytest.raises(AccessDenied, match="no rule allows it"):
-            await client.list_groups()
-        (tmp_path / "tls.key").unlink()
-        with pytest.raises(AccessDenied, match="no rule allows it"):
-            await client.list_groups()
-
-
 async def test_a_renewed_certificate_replaces_a_channel_in_use(service: Service, tmp_path: Path) -> None:
     """A process that lives for a year, with certificates that live for an hour, keeps one channel for an address."""
     url = url_of(service, "grpc", tls=True)
@@ -220,13 +191,6 @@ def renew(service: Service, folder: Path, uri: str) -> None:
     issued = service.secrets.authority.issue("renewed", uri=uri)
     os.replace(issued.cert, folder / "tls.crt")
     os.replace(issued.key, folder / "tls.key")
-
-
-async def whoami(service: Service, context: ssl.SSLContext | bool) -> str:
-    """The identity that the server sees in a connection of its own."""
-    async with httpx.AsyncClient(verify=context, trust_env=False) as http:
-        document = (await http.get(f"{url_of(service, 'http', tls=True)}/v1/whoami")).raise_for_status().json()
-    return str(document["subject"])
 
 
 async def list_until_refused(client: Client) -> None:

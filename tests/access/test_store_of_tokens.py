@@ -12,20 +12,16 @@ from msgspec.structs import replace
 
 from rota.access.rules import ROLES, Rule
 from rota.access.tokens import TokenRecord
-from rota.pipeline.events import lines_of
-from rota.pipeline.journal import Wanted, open_journal
-from rota.pipeline.positions import spans_between
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Act, CommitOffsets, JoinGroup, OffsetToCommit, Protocol, PutTopic
-from rota.replica.ports import StoreRefused, StoreUnavailable
+from rota.replica.ports import StoreUnavailable
 from rota.runtime.coordinator import LocalCoordinator
 from rota.server.access.tokens import Tokens
 from rota.storage.access import TokenTable
 from rota.storage.migrate import upgrade
 from rota.storage.store import SqlStore
 from rota.storage.verify import verify
-from tests.pipeline.replaying import findings_of, fold_lines
 
 SCOPE = Rule("scope of ci", ("token:ci",), ROLES["member"], ("team-a",), ("bill*",), ())
 RECORD = TokenRecord("id1", "ci", "d" * 64, (SCOPE,), created_at_ms=5, expires_at_ms=9, note="for CI")
@@ -112,28 +108,6 @@ async def test_audit_entries_count_up_and_failures_leave_none(
     assert all(owner.shard_id != NO_SHARD for owner in await running.owners())
 
 
-async def test_the_pipeline_carries_what_was_done_to_tokens(store: tuple[str, SqlStore]) -> None:
-    url, _ = store
-    table = TokenTable(url)
-    await table.add(RECORD, ACT)
-    await table.revoke("id1", 7, ACT)
-    journal = open_journal(url)
-
-    heads = journal.heads()
-    heads.check(heads.start)
-    batches = journal.batches(spans_between(heads.start, heads.end), Wanted())
-    lines = [line for batch in batches for line in lines_of(batch)]
-
-    assert [(line.shard_id, line.seq, line.kind) for line in lines] == [
-        (NO_SHARD, 1, "administered"),
-        (NO_SHARD, 2, "administered"),
-    ]
-    rows = [row for _, _, folded in fold_lines(lines) for row in folded]
-    assert [row.table for row in rows] == ["administered", "administered"]
-    assert [row.values[6] for row in rows] == ["CreateToken", "RevokeToken"]
-    assert list(findings_of(lines)) == []
-
-
 async def test_the_latest_use_that_a_replica_notes_of_a_token_stays(store: tuple[str, SqlStore]) -> None:
     url, running = store
     table = TokenTable(url)
@@ -175,13 +149,6 @@ async def test_what_a_namespace_has_is_counted_in_the_store(store: tuple[str, Sq
     assert (nothing.members, nothing.bytes) == (0, 0)
 
 
-async def test_a_store_that_is_not_there_is_not_made(tmp_path: Path) -> None:
-    with pytest.raises(StoreRefused, match="there is no store"):
-        await TokenTable(f"sqlite:///{tmp_path / 'none.db'}").read()
-
-    assert list(tmp_path.iterdir()) == []
-
-
 class Table:
     """A table of tokens that may be away."""
 
@@ -215,17 +182,6 @@ async def test_an_unknown_token_refreshes_at_once_but_not_repeatedly() -> None:
     assert table.looks == 2
 
 
-async def test_a_token_made_after_a_refresh_is_known_at_its_first_call() -> None:
-    table = Table()
-    tokens = Tokens(table)
-    await tokens.read_again("id1")
-    table.records.append(RECORD)
-
-    await tokens.read_again("id1")
-
-    assert tokens.record("id1") == RECORD
-
-
 async def test_while_the_store_is_away_known_tokens_stay() -> None:
     table = Table(RECORD)
     tokens = Tokens(table)
@@ -247,17 +203,6 @@ async def test_a_token_in_use_is_noted_once_in_five_minutes() -> None:
         await tokens._note_uses(table)
 
     assert [uses["id1"] for uses in table.noted] == [0, 300_000]
-
-
-async def test_what_another_replica_has_noted_is_not_noted_again() -> None:
-    table = Table(replace(RECORD, last_used_at_ms=1_000))
-    tokens = Tokens(table)
-    await tokens.read_again("id1")
-
-    tokens._used_at_ms |= {"id1": 60_000, "forgotten": 60_000}
-    await tokens._note_uses(table)
-
-    assert table.noted == []
 
 
 async def test_a_use_that_cannot_be_noted_hurts_nobody() -> None:

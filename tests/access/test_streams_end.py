@@ -99,16 +99,6 @@ async def test_a_stranger_does_not_learn_where_the_journal_begins(service: Servi
     assert "first_revision" not in refused.json()
 
 
-async def test_a_viewer_learns_where_the_journal_begins(service: Service) -> None:
-    viewer = bearer(service.secrets.a_token("reader of old", "viewer"))
-    first = await a_pruned_group(service)
-
-    async with asyncio.timeout(5):
-        refused = await service.http.get(f"{path_of('old')}/events?after=0", headers=viewer)
-
-    assert (refused.status_code, refused.json()["first_revision"]) == (410, first)
-
-
 async def a_pruned_group(service: Service) -> int:
     """The first revision that is left."""
     owner = bearer(service.secrets.a_token("owner of old"))

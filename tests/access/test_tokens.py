@@ -22,10 +22,6 @@ def test_a_token_has_a_prefix_an_id_a_secret_and_a_checksum() -> None:
     assert parse(TEXT).token_id == token_id
 
 
-def test_the_largest_random_number_fits_as_well_as_none() -> None:
-    assert len(mint(b"\xff" * RANDOM_BYTES)) == len(mint(b"\x00" * RANDOM_BYTES)) == len(TEXT)
-
-
 def test_what_is_kept_does_not_contain_the_secret() -> None:
     assert TEXT.split("_")[2][:43] not in repr(a_record())
 

@@ -131,22 +131,6 @@ async def test_members_with_other_patterns_each_get_what_matches(strategy: str) 
             await member.close()
 
 
-@in_virtual_time
-async def test_counts_are_the_leaders_and_missing_ones_are_logged(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async with a_coordinator() as coordinator:
-        first = Running(coordinator, {"t": 4}, "range").start()
-        await settled([first], lambda: {"t": 4})
-        second = Running(coordinator, {"t": 9, "u": 2}, "range").start()
-        await asyncio.sleep(5)
-        await settled([first, second], lambda: {"t": 4})
-        assert "members subscribe to topics whose partitions this leader cannot count: u" in caplog.text
-        await first.close()
-        await settled([second], lambda: {"t": 9, "u": 2})
-        await second.close()
-
-
 # --- all of it at once ---------------------------------------------------------------------------
 
 

@@ -202,16 +202,6 @@ async def test_leaving_the_block_hands_over_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_static_leader_that_returns_gets_a_token_of_its_own() -> None:
-    """Otherwise its writes could not be distinguished from those that its former self still makes."""
-    async with a_coordinator() as coordinator:
-        async with Candidate(coordinator, "a").election("pod-0") as election:
-            former = (await anext(election.terms())).fencing_token
-        async with Candidate(coordinator, "a").election("pod-0") as election:
-            assert (await anext(election.terms())).fencing_token > former
-
-
-@in_virtual_time
 async def test_a_static_candidate_leads_while_another_is_silent() -> None:
     """The token of its first term is its own, since it was a candidate before: nothing more is asked of the others."""
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:

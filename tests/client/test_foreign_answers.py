@@ -175,12 +175,6 @@ async def test_a_call_is_not_repeated_for_long_where_no_rota_answers(status: int
     assert seen == calls
 
 
-async def test_watching_ends_where_no_rota_answers() -> None:
-    async with Client(replying(httpx.Response(200, html="<h1>welcome</h1>")), client_id="c") as client:
-        with pytest.raises(CoordinatorUnreachable, match="no stream of events"):
-            await anext(client.watch("g"))
-
-
 # --- members ----------------------------------------------------------------------------------
 
 

@@ -64,18 +64,6 @@ async def test_news_that_overtakes_an_answer_ends_the_wait(kind: str) -> None:
     beats.discard(beat)
 
 
-async def test_a_refusal_outweighs_the_news_before_it() -> None:
-    beats = WaitingBeats(lambda: None)
-    beat = beats.add(Heartbeat("n", "g", "m", 1), 60_000)
-    sent = beats.take()
-
-    beats.on_news(NEWS["election"], "election")
-    beats.on_answers(sent, answers(HeartbeatError("m", ErrorCode.UNKNOWN_MEMBER_ID, "")))
-
-    assert beat.outcome.result().reply.error is ErrorCode.UNKNOWN_MEMBER_ID
-    beats.discard(beat)
-
-
 async def test_news_of_a_call_that_is_over_is_forgotten() -> None:
     beats = WaitingBeats(lambda: None)
     former = beats.add(Heartbeat("n", "g", "m", 1), 60_000)

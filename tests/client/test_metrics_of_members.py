@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 
-import pytest
-
 import rota
-from rota.client import FencedInstanceId, OffsetToCommit
+from rota.client import FencedInstanceId
 from tests.client.scrapes import Scrape
-from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, all_partitions_are_shared, until
+from tests.client.stage import GROUP, SESSION_S, a_coordinator, a_worker, all_partitions_are_shared, until
 from tests.client.virtual_time import in_virtual_time, pause
 
 # --- calls, heartbeats, rebalances --------------------------------------------------------------
@@ -38,24 +36,6 @@ async def test_a_member_that_joins_shows_its_calls_and_what_it_holds() -> None:
         assert scrape.of("calls_total", operation="LeaveGroup", outcome="ok", **labels) == 1
         assert scrape.of("units_revoked_total", **labels) == 12
         assert (scrape.of("members"), scrape.of("units_held"), scrape.of("heartbeat_age_seconds")) == (None, None, None)
-
-
-@in_virtual_time
-async def test_the_counted_calls_are_those_that_were_sent() -> None:
-    async with a_coordinator() as coordinator:
-        worker, other = a_worker(coordinator), a_worker(coordinator, "x")
-        scrape = Scrape(worker.client)
-        await worker.client.put_topic("work", 12)
-        async with worker.client.consumer(GROUP, "work", "range") as member, other.member() as second:
-            await all_partitions_are_shared([member, second])
-            await member.commit([OffsetToCommit(*place, 5) for place in member.assignment or ()])
-            await worker.client.describe_group(GROUP)
-            await asyncio.sleep(20)
-        operations = {type(request).__name__ for request in worker.cable.requests}
-        assert {"ListTopics", "JoinGroup", "CommitOffsets", "LeaveGroup", "DescribeGroup"} <= operations
-        for operation in operations:
-            sent = sum(type(request).__name__ == operation for request in worker.cable.requests)
-            assert scrape.of("calls_total", operation=operation) == sent, operation
 
 
 @in_virtual_time
@@ -88,21 +68,6 @@ async def test_a_second_member_rebalances_the_first() -> None:
             assert scrape.of("rebalances_total") == scrape.of("rebalances_total", cause="group")
 
 
-@pytest.mark.parametrize(("strategy", "cause"), [("roundrobin", "resync"), ("cooperative-sticky", "topics_changed")])
-@in_virtual_time
-async def test_a_topic_that_grows_is_a_resync_where_no_join_is_needed(strategy: str, cause: str) -> None:
-    async with a_coordinator() as coordinator:
-        client = a_worker(coordinator).client
-        scrape = Scrape(client)
-        await client.put_topic("documents", 2)
-        async with client.consumer(GROUP, "documents", strategy) as consumer:
-            await consumer.wait_assigned()
-            await client.put_topic("documents", 3)
-            await until(lambda: len(consumer.assignment or ()) == 3)
-            assert scrape.of("rebalances_total", cause=cause) == scrape.of("rebalances_total") == 1
-            assert scrape.of("calls_total", operation="PutTopic", kind="client", group_id="", outcome="ok") == 2
-
-
 # --- losses ---------------------------------------------------------------------------------------
 
 
@@ -130,20 +95,6 @@ async def test_an_outage_shows_as_it_lasts_and_when_it_ends() -> None:
             await asyncio.sleep(SESSION_S)
             assert (scrape.of("heartbeat_age_seconds") or 99) < 2
             assert (scrape.of("members_in_trouble"), scrape.of("units_held")) == (0, 12)
-
-
-@in_virtual_time
-async def test_units_are_not_held_past_the_deadline_by_a_busy_loop() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        scrape = Scrape(worker.client)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            assert scrape.of("units_held") == 12
-            pause(SESSION_S)
-            assert scrape.of("units_held") == 0
-            await asyncio.sleep(0.1)
-            assert scrape.of("units_lost_total") == 12
 
 
 @in_virtual_time
@@ -175,24 +126,6 @@ async def test_removed_and_fenced_members_have_causes_of_their_own() -> None:
                     await until(lambda: member.is_over)
         assert scrape.of("rebalances_total", cause="lost_fenced") == 1
         assert scrape.of("units_lost_total") == 24
-
-
-@in_virtual_time
-async def test_a_member_without_progress_steps_out_until_it_is_back() -> None:
-    async with a_coordinator() as coordinator:
-        client = a_worker(coordinator).client
-        scrape = Scrape(client)
-        async with client.consumer(GROUP, TOPICS, session_timeout=SESSION_S, max_processing_interval=10.0) as consumer:
-            await consumer.wait_assigned()
-            await asyncio.sleep(15)
-            assert scrape.of("rebalances_total", cause="no_progress") == 1
-            assert (scrape.of("units_lost_total"), scrape.of("units_held")) == (12, 0)
-            assert scrape.of("heartbeat_age_seconds") is None
-            consumer.progress()
-            await consumer.wait_assigned()
-            await asyncio.sleep(SESSION_S)
-            assert scrape.of("heartbeat_age_seconds") is not None
-            assert scrape.of("rebalances_total") == 1
 
 
 # --- kinds ----------------------------------------------------------------------------------------

@@ -53,21 +53,6 @@ async def test_a_misleading_own_port_falls_back_to_the_shared_one(network: Netwo
     assert await network.address("http://a:80") == "http://a:80"
 
 
-async def test_an_owner_that_answers_where_it_was_asked_is_used_there(network: Network) -> None:
-    network.who = {"http://a:80": "o"}
-
-    assert await network.address("http://a:80") == "http://a:80"
-    assert network.asked == ["http://a:80"]
-
-
-async def test_a_listed_address_is_found_whatever_it_advertises(network: Network) -> None:
-    network.advertised = "grpc://inside:90"
-    network.who = {"grpc://a:90": "x", "grpc://b:90": "y", "grpc://c:90": "o", "grpc://inside:90": "o"}
-
-    assert await network.address("grpc://a:90", "grpc://b:90", "grpc://c:90") == "grpc://c:90"
-    assert "grpc://inside:90" not in network.asked
-
-
 @pytest.mark.parametrize(
     ("listed", "advertised", "gone_to"),
     [

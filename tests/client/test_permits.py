@@ -106,17 +106,6 @@ async def test_on_lost_is_not_called_for_a_permit_that_is_given_back() -> None:
 
 
 @in_virtual_time
-async def test_a_long_wait_ends_with_a_timeout_and_no_member() -> None:
-    async with a_coordinator() as coordinator, permits(a_worker(coordinator, "a")):
-        impatient = permits(a_worker(coordinator, "b"), wait_timeout=2.0)
-
-        with pytest.raises(TimeoutError, match=r"no permit of 'downloads' in 2.0 s: 1 are held, 0 members are before"):
-            await impatient.start()
-
-        assert await members(coordinator) == 1
-
-
-@in_virtual_time
 async def test_a_body_that_gives_its_permit_back_goes_on_without_it() -> None:
     async with a_coordinator() as coordinator:
         first = permits(a_worker(coordinator, "a"))
@@ -126,18 +115,6 @@ async def test_a_body_that_gives_its_permit_back_goes_on_without_it() -> None:
             async with permits(a_worker(coordinator, "b")) as next_one:
                 assert next_one.is_valid
         assert permit.lost.is_set()
-
-
-@in_virtual_time
-async def test_without_a_block_it_begins_and_ends_by_calls() -> None:
-    async with a_coordinator() as coordinator:
-        lock = permits(a_worker(coordinator, "a"))
-        await lock.start()
-        assert lock.permit.is_valid
-
-        await lock.close()
-
-        assert await members(coordinator) == 0
 
 
 @in_virtual_time

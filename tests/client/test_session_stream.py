@@ -80,22 +80,6 @@ async def test_news_beside_an_answer_ends_the_wait_that_it_begins() -> None:
     await server.stop(None)
 
 
-async def test_calls_of_one_moment_share_a_message() -> None:
-    recorder = Recorder()
-    server, port = await a_server(recorder.session)
-    channels = Channels([f"grpc://127.0.0.1:{port}"], None)
-    stream = SessionStream(channels, channels.url, lambda _: None, None)
-    await stream.call(heartbeat=HeartbeatManyRequest())
-    before = len(recorder.messages)
-
-    await asyncio.gather(*(stream.call(heartbeat=HeartbeatManyRequest()) for _ in range(20)))
-    await stream.close()
-    await channels.close()
-
-    await server.stop(None)
-    assert len(recorder.messages) - before == 1
-
-
 async def test_calls_fail_once_none_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in what writes them leaves the stream open; its callers must not wait for an answer."""
     server, port = await a_server(Recorder().session)

@@ -8,8 +8,6 @@ import gc
 import os
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ import pytest
 
 from rota.client import Client, FinalSignal, MembershipLost, Shard, Term, sync
 from rota.client.pulse import Beat, Pulse
-from rota.client.signals import StopRequests, stopped_by_signals
 from rota.client.threads import LoopThread
 from rota.protocol.messages import HeartbeatReply
 from tests.client.stage import GROUP, Cable, a_coordinator, a_worker
@@ -111,16 +108,6 @@ def test_a_stop_signal_is_never_cleared() -> None:
 # --- signals ------------------------------------------------------------------------------------
 
 
-@contextmanager
-def handled_by_the_program(number: int) -> Iterator[list[int]]:
-    received: list[int] = []
-    former = signal.signal(number, lambda number, _frame: received.append(number))
-    try:
-        yield received
-    finally:
-        signal.signal(number, former)
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_the_first_signal_drains_and_the_second_cancels(number: signal.Signals) -> None:
     async with a_coordinator() as coordinator:
@@ -147,27 +134,6 @@ async def test_the_first_signal_drains_and_the_second_cancels(number: signal.Sig
             await running
         assert ends == ["stopping", "cancelled"]
         assert signal.getsignal(number) == former
-
-
-async def test_a_signal_that_the_program_handles_is_left_to_it() -> None:
-    requests = StopRequests()
-    requests.bind(asyncio.get_running_loop())
-    with handled_by_the_program(signal.SIGTERM) as received:
-        with stopped_by_signals(requests):
-            os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.sleep(0)
-        assert received == [signal.SIGTERM]
-    assert not requests.in_order.is_set()
-
-
-async def test_two_runs_of_one_program_stop_by_one_signal() -> None:
-    first, second = StopRequests(), StopRequests()
-    for requests in (first, second):
-        requests.bind(asyncio.get_running_loop())
-    with stopped_by_signals(first), stopped_by_signals(second):
-        os.kill(os.getpid(), signal.SIGTERM)
-        await asyncio.gather(first.in_order.wait(), second.in_order.wait())
-    assert not first.at_once.is_set()
 
 
 # --- a process that has used up its files ----------------------------------------------------------

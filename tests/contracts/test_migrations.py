@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.replica.ports import StoreRefused
 from rota.storage.backup import backup, restore
 from rota.storage.engine import single_engine
-from rota.storage.migrate import check, migrations_folder, revisions, upgrade
+from rota.storage.migrate import check, upgrade
 from rota.storage.schema import POSTGRES_SCHEMA, metadata_for
 from rota.storage.store import SqlStore, open_store
 from rota.storage.urls import parse_store_url
@@ -92,12 +91,6 @@ async def test_upgrading_makes_a_store_and_repeats_harmlessly(empty_url: str) ->
     assert (first.current, first.up_to_date, first.is_newer) == (first.head, True, False)
 
 
-def test_the_revisions_by_file_name_are_those_that_alembic_finds() -> None:
-    scripts = ScriptDirectory(str(migrations_folder())).walk_revisions()
-
-    assert revisions() == [script.revision for script in scripts][::-1]
-
-
 async def test_the_migrated_schema_is_the_one_in_the_statements(empty_url: str) -> None:
     await upgrade(empty_url)
 
@@ -110,19 +103,6 @@ async def test_the_migrated_schema_is_the_one_in_the_statements(empty_url: str) 
         if table.name == "group_events" and empty_url.startswith("sqlite"):
             expected.remove("at")
         assert keys[table.name] == expected
-
-
-async def test_a_difference_between_model_and_schema_would_be_found(empty_url: str) -> None:
-    await upgrade(empty_url)
-
-    async with connected(empty_url) as connection:
-        schema = "rota." if connection.dialect.name == "postgresql" else ""
-        await connection.execute(text(f"ALTER TABLE {schema}topics ADD COLUMN colour TEXT"))
-        await connection.execute(text(f"DROP INDEX {schema}group_events_of_group"))
-        found = [str(difference) for difference in await connection.run_sync(differences)]
-
-    assert len(found) == 2
-    assert any("colour" in difference for difference in found)
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind(empty_url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -127,14 +127,6 @@ async def test_a_host_that_comes_too_late_is_hung_up(
     await connection.close()
 
 
-async def test_the_last_of_several_hosts_that_fail_is_reported() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as gone:
-        port = gone.getsockname()[1]
-
-    with pytest.raises(StoreUnavailable, match="cannot be reached"):
-        await SqlStore(f"postgresql://postgres@127.0.0.1:{port},127.0.0.1:{port}/rota").open(SHARD_COUNT)
-
-
 async def test_idle_connections_are_kept_alive(store: SqlStore) -> None:
     """Firewalls drop a connection that is silent for minutes, and notify neither side."""
     idle = next(getattr(socket, name) for name in ("TCP_KEEPIDLE", "TCP_KEEPALIVE") if hasattr(socket, name))

@@ -20,7 +20,7 @@ from rota.group.rows import RowChanges
 from rota.pipeline.journal import open_journal
 from rota.pipeline.positions import Position
 from rota.protocol.errors import LinesPruned
-from rota.replica.ports import JournalEvent, ShardBatch, StoreRefused
+from rota.replica.ports import JournalEvent, ShardBatch
 from rota.server.retention import delete_old_lines
 from rota.storage import pruning
 from rota.storage.engine import single_engine
@@ -272,18 +272,6 @@ async def test_a_server_deletes_the_lines_that_are_old_enough(url: str, service:
     assert (kept, await service.count_lines()) == (SHARDS * DAYS * A_DAY, SHARDS * 3 * A_DAY)
 
 
-async def test_a_server_says_which_readers_hold_lines_back(
-    url: str, service: SqlStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    await register_reader(url, "slow")
-
-    await delete_old_lines(url, 1)
-
-    [warning] = [record for record in caplog.records if record.name == "rota.server.retention"]
-    assert warning.__dict__["readers"] == ["slow"]
-    assert await service.count_lines() == SHARDS * DAYS * A_DAY
-
-
 @pytest.mark.parametrize("url", ["postgres"], indirect=True)
 async def test_a_login_that_may_not_delete_stops_no_server(url: str, caplog: pytest.LogCaptureFixture) -> None:
     owner = await asyncpg.connect(url)
@@ -401,13 +389,3 @@ async def days_of(url: str) -> list[date]:
         found = await existing_days(connection)
     await engine.dispose()
     return found
-
-
-@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
-async def test_a_store_that_was_never_opened_has_no_readers(url: str, tmp_path: Path) -> None:
-    await upgrade(f"sqlite:///{tmp_path / 'new.db'}")
-
-    with pytest.raises(StoreRefused, match="no journal yet"):
-        await list_readers(f"sqlite:///{tmp_path / 'new.db'}")
-    with pytest.raises(StoreRefused, match="there is no store"):
-        await list_readers(f"sqlite:///{tmp_path / 'none.db'}")

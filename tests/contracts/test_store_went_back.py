@@ -104,12 +104,6 @@ async def test_a_floor_is_kept_for_a_shard_that_was_never_claimed(store: ShardSt
     assert (claim.epoch, claim.last_seq, claim.generation_floor) == (31, 0, 5)
 
 
-async def test_raising_no_floors_is_no_statement(store: ShardStore) -> None:
-    await store.raise_floors({})
-
-    assert await store.owners() == []
-
-
 async def test_an_append_that_takes_over_a_lost_side_commit_is_refused() -> None:
     backing = MemoryBacking()
     store = backing.new_store()
@@ -222,22 +216,6 @@ async def test_a_renewal_of_a_lease_that_is_over_shows_no_timeline() -> None:
     await store.renew([claim], "r-1", A_MINUTE_MS)
 
     assert (await claim_one(store)).is_other_timeline
-
-
-async def test_postgres_renewals_of_leases_that_are_over_show_none(
-    postgres_server: PostgresServer, postgres_url: str
-) -> None:
-    store = SqlStore(postgres_url)
-    await store.open(1)
-    (claim,) = await store.claim([0], "r-1", "http://one", 0)
-
-    database = postgres_url.rpartition("/")[2]
-    postgres_server.execute("UPDATE rota.shards SET timeline = 'another'", database=database)
-    await store.renew([claim], "r-1", A_MINUTE_MS)
-    again = await claim_one(store)
-    await store.close()
-
-    assert again.is_other_timeline
 
 
 async def test_postgres_shows_a_plain_role_its_timeline(postgres_server: PostgresServer, postgres_url: str) -> None:

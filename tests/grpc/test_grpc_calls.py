@@ -138,40 +138,6 @@ async def test_a_group_is_frozen_and_a_member_may_leave(channel: Channel) -> Non
     assert (refused.granted, granted.granted, list(granted.leaving)) == (False, True, [joined.member_id])
 
 
-async def test_a_quarantine_is_set_and_described(channel: Channel) -> None:
-    said = [pb.Protocol(name="range", metadata=b'{"topics": ["docs"]}')]
-    await stub(channel).JoinGroup(a_join(protocol_type="consumer", protocols=said))
-    change = admin_pb2.QuarantineGroupRequest(namespace="default", group_id="g", after_falls=3, release_after_ms=60_000)
-
-    changed = await admin(channel).QuarantineGroup(change)
-    kept = await admin(channel).QuarantineGroup(admin_pb2.QuarantineGroupRequest(namespace="default", group_id="g"))
-    described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(namespace="default", group_id="g"))
-
-    assert (changed.after_falls, changed.max_units, changed.release_after_ms) == (3, 1, 60_000)
-    assert (kept.after_falls, list(kept.quarantined)) == (3, [])
-    assert (described.quarantine_after, list(described.quarantined)) == (3, [])
-
-
-async def test_a_candidates_priority_is_described(channel: Channel) -> None:
-    said = [pb.Protocol(name="single", metadata=b'{"priority": 3, "holding": false}')]
-    await stub(channel).JoinGroup(a_join(protocol_type="leader", protocols=said))
-
-    described = await admin(channel).DescribeGroup(admin_pb2.DescribeGroupRequest(namespace="default", group_id="g"))
-
-    assert json.loads(described.members[0].metadata_decoded)["priority"] == 3
-    assert json.loads(described.members[0].assignment_decoded)["successor_id"] == ""
-    assert not described.HasField("preempt_at_ms")
-
-
-async def test_the_coordinator_of_a_group_is_found(channel: Channel, coordinator: LocalCoordinator) -> None:
-    found = await stub(channel).FindCoordinator(pb.FindCoordinatorRequest(**G))
-
-    assert (found.replica_id, found.epoch) == (coordinator.replica_id, 1)
-    assert found.lease_left_ms > 0
-    bad = await refused(stub(channel).FindCoordinator(pb.FindCoordinatorRequest(namespace="default")))
-    assert bad.code == "INVALID_GROUP_ID"
-
-
 # --- administration -------------------------------------------------------------------------------
 
 

@@ -18,16 +18,6 @@ from tests.grpc.clients import Channel, G, SessionClient, a_join, a_pair, a_stab
 from tests.runtime.conftest import until
 
 
-async def test_two_members_share_a_stream(session: SessionClient) -> None:
-    leader, follower = await a_pair(session)
-
-    answer = (await session.ask(heartbeat=beats(leader, follower))).heartbeat
-
-    assert leader.generation_id == follower.generation_id == 2
-    assert [(g.state, g.generation_id, len(g.errors)) for g in answer.groups] == [("Stable", 2, 0)]
-    assert session.news == []
-
-
 async def test_a_parked_join_holds_up_nothing_else(session: SessionClient, channel: Channel) -> None:
     member = await a_stable_member(channel)
     parked = await session.send(join=a_join("i2"))
@@ -104,16 +94,6 @@ async def test_a_member_whose_place_is_taken_is_fenced(session: SessionClient, c
     fenced = await session.next_news("fenced")
 
     assert (list(fenced.member_ids), fenced.code) == ([follower.member_id], "FENCED_INSTANCE_ID")
-
-
-async def test_a_member_that_leaves_on_a_stream_gets_the_answer_alone(session: SessionClient) -> None:
-    leader, follower = await a_pair(session)
-
-    leave = pb.LeaveGroupRequest(**G, members=[pb.LeavingMember(member_id=follower.member_id)])
-    left = await session.ask(leave=leave)
-
-    assert [m.error for m in left.left.members] == ["NONE"]
-    assert list((await session.next_news("rebalance")).member_ids) == [leader.member_id]
 
 
 async def test_a_member_is_on_the_stream_that_named_it_last(

@@ -49,22 +49,6 @@ class ACaller:
         await self.reads.wait()
 
 
-class AStubbornCaller(ACaller):
-    """A write that is cancelled takes for ever, until it is cancelled again."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.ended = asyncio.Event()
-        """Set once a write is cancelled."""
-
-    async def write(self, data: bytes) -> None:
-        try:
-            await super().write(data)
-        except asyncio.CancelledError:
-            self.ended.set()
-            await asyncio.Event().wait()
-
-
 def a_session(server: GrpcServer, caller: ACaller) -> Session:
     return Session(server._calls, server._roster, cast(Context, caller))
 
@@ -104,24 +88,6 @@ async def test_losing_the_stream_alone_takes_nobody_along(
 
     assert await member_ids(coordinator) == [leader.member_id, follower.member_id]
     assert list(server._roster.streams(("default", "g"))) == [follower.member_id]
-
-
-async def test_a_loss_reported_twice_still_takes_its_members_along(
-    coordinator: LocalCoordinator, server: GrpcServer
-) -> None:
-    """The client's last message is seen to be the last, and then, while that is cleared away, its stream is gone."""
-    caller = AStubbornCaller()
-    session = a_session(server, caller)
-    running = asyncio.create_task(session.run())
-    await until(lambda: len(server._roster.streams(("default", "g"))) == 1)
-
-    running.cancel()
-    await caller.ended.wait()
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
-
-    assert not server._roster.streams(("default", "g"))
-    server._roster.stop()
 
 
 async def test_a_client_that_does_not_read_its_events_is_cut_off(server: GrpcServer) -> None:

@@ -134,23 +134,6 @@ async def test_rules_for_anonymous_mean_no_foreign_page(
     assert (await http.get("/signin", headers=headers)).status_code == 200
 
 
-async def test_a_probe_by_a_foreign_name_opens_no_other_route(
-    open_server: tuple[Services, httpx.AsyncClient],
-) -> None:
-    _, http = open_server
-    for path, status in {"/healthz": 200, "/v1/namespaces/default/groups": 403, "/readyz": 200, "/": 403}.items():
-        assert (await http.get(path, headers={"host": "evil.test"})).status_code == status
-
-
-async def test_a_link_to_a_page_of_an_open_server_works(open_server: tuple[Services, httpx.AsyncClient]) -> None:
-    _, http = open_server
-    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
-
-    assert (await http.get("/groups", headers=link)).status_code == 200
-    assert (await http.get("/groups", headers={**link, "sec-fetch-dest": "iframe"})).status_code == 403
-    assert (await http.post(COMMIT, content=OFFSETS, headers=link)).status_code == 403
-
-
 @pytest.mark.parametrize("path", [COMMIT, JOIN])
 @pytest.mark.parametrize("content_type", [None, "text/plain", "application/x-www-form-urlencoded", ""])
 async def test_a_body_needs_the_type_of_json(

@@ -63,16 +63,6 @@ async def test_every_route_is_documented_and_exists(
     assert served - {("/openapi.json", "get")} == documented
 
 
-async def test_every_operation_has_a_name_a_tag_and_a_summary(document: dict[str, Any]) -> None:
-    tags = {tag["name"] for tag in document["tags"]}
-    ids = [described["operationId"] for _, _, described in operations(document)]
-    assert len(ids) == len(set(ids))
-    for _, _, described in operations(document):
-        assert described["summary"]
-        assert set(described["tags"]) <= tags
-        assert "500" in described["responses"]
-
-
 async def test_a_server_without_rules_asks_nobody_for_a_proof(document: dict[str, Any]) -> None:
     asked = [described["security"] for _, _, described in operations(document) if described["security"]]
 
@@ -81,20 +71,6 @@ async def test_a_server_without_rules_asks_nobody_for_a_proof(document: dict[str
     assert document["components"]["securitySchemes"] == dumped()["components"]["securitySchemes"]
     still_optional = {path for path, _, described in operations(dumped()) if {} in described["security"]}
     assert still_optional == {"/v1/whoami", "/v1/can-i", "/v1/namespaces"}
-
-
-async def test_a_field_status_is_a_number_in_answers_and_errors(document: dict[str, Any]) -> None:
-    waiting: list[Any] = [document]
-    found = []
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            found += [each["properties"]["status"]] if "status" in each.get("properties", {}) else []
-            waiting += each.values()
-        elif isinstance(each, list):
-            waiting += each
-    assert found
-    assert {each.get("type") for each in found} == {"integer"}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)

@@ -304,18 +304,6 @@ async def test_a_call_is_cancelled_when_its_client_is_gone(way: str, name: str, 
     assert waiters(both) == {}
 
 
-@pytest.mark.parametrize("way", ["fast", "plain"])
-async def test_a_call_is_cancelled_when_its_client_sends_no_more(way: str, both: Both) -> None:
-    """A client that shuts its side down counts as gone, as before."""
-    reader, writer = await parked(both, getattr(both, way), a_join())
-
-    writer.write_eof()
-    await both.scripted.until_cancelled(1)
-
-    assert await rest(reader) == b""
-    writer.close()
-
-
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("way", ["fast", "plain"])
 async def test_a_connection_that_is_reset_leaves_no_timer(way: str, waits: bool, both: Both) -> None:
@@ -462,15 +450,3 @@ def is_refused(connection: Any) -> bool:
 def closes_later(connection: Any) -> bool:
     keeps: bool = connection.cycle.keep_alive
     return keeps
-
-
-async def test_a_server_that_stops_waiting_cancels_a_parked_call() -> None:
-    """The connection is closed under it."""
-    scripted = ScriptedCoordinator()
-    async with listening(create_app(scripted), fast=True) as listener:
-        await listener.exchange(a_request(path="/healthz", method="GET"))
-        _, writer = await parked(Both(Metrics(), listener, listener, scripted), listener, a_join())
-        [connection] = listener.server.server_state.connections
-        connection.transport.abort()
-        await scripted.until_cancelled(1)
-        writer.close()

@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from rota.group.shard import Shard
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
@@ -16,7 +15,6 @@ from rota.protocol.messages import (
     DeleteTopic,
     FetchOffsets,
     FetchReply,
-    ForgetTopic,
     OffsetToCommit,
     PutTopic,
     TopicReply,
@@ -158,15 +156,3 @@ async def test_a_deletion_that_was_cut_off_can_be_repeated(tables: MemoryTables)
 
         assert again.error is ErrorCode.UNKNOWN_TOPIC
         assert "orders" not in await progress(coordinator)
-
-
-async def test_a_forget_without_a_topic_is_answered_by_every_shard(fleet: list[RunningReplica]) -> None:
-    reply = (await fleet[-1].routed.call(ForgetTopic("default", "orders", 5))).reply
-
-    assert reply == TopicReply(topic="orders")
-    topics = [shard.topics[("default", "orders")] for each in fleet for shard in shards_of(each)]
-    assert [row.topic_id for row in topics] == [5] * SHARDS
-
-
-def shards_of(replica: RunningReplica) -> list[Shard]:
-    return [owned.shard for owned in replica.local.loop.leases.owned.values()]

@@ -146,58 +146,6 @@ async def test_a_replica_of_unknown_shards_does_not_report_emptiness(
     assert [reply.error for reply in replies] == [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS] * 2
 
 
-async def test_a_change_beyond_the_page_of_this_namespace_is_reported(
-    coordinator: LocalCoordinator,
-) -> None:
-    for name in "abc":
-        await coordinator.call(PutTopic("default", name, 1, {}))
-    waiting = await waiting_for_news(coordinator)
-
-    await coordinator.call(PutTopic("elsewhere", "c", 2, {}))
-    for _ in range(10):
-        await asyncio.sleep(0)
-    reported_elsewhere = waiting.done()
-    await coordinator.call(PutTopic("default", "c", 2, {}))
-    reported = await waiting
-
-    assert not reported_elsewhere
-    assert ([topic.topic for topic in reported.topics], reported.next_after) == (["a", "b"], "b")
-
-
-async def test_no_version_comes_back_with_what_it_stood_for(store: FaultyStore) -> None:
-    """Not after a change is taken back, nor over a restart; and a restart alone makes no new version."""
-    listings: list[str] = []
-    topics: list[str] = []
-    for _ in range(3):
-        async with LocalCoordinator(store, shard_count=4) as coordinator:
-            await coordinator.wait_until_ready()
-            restarted = (await listed(coordinator)).version
-            assert listings[-1:] in ([], [restarted])
-            for partitions, attributes in ((2, {}), (2, {"weights": "9,1"}), (2, {})):
-                reply = (await coordinator.call(PutTopic("default", "words", partitions, attributes))).reply
-                assert isinstance(reply, TopicReply)
-                topics.append(reply.version)
-                listings.append((await listed(coordinator)).version)
-            await coordinator.call(DeleteTopic("default", "words"))
-            listings.append((await listed(coordinator)).version)
-
-    assert len(set(topics)) == len(topics) == 9
-    assert len(set(listings)) == len(listings) == 12
-
-
-async def test_changes_of_two_topics_have_a_version_for_each_order(store: FaultyStore) -> None:
-    seen: list[str] = []
-    async with LocalCoordinator(store, shard_count=4) as coordinator:
-        await coordinator.wait_until_ready()
-        for topic in ("a", "b", "b", "a", "a", "b"):
-            await coordinator.call(PutTopic("default", topic, 1, {}))
-            seen.append((await listed(coordinator)).version)
-            await coordinator.call(DeleteTopic("default", topic))
-            seen.append((await listed(coordinator)).version)
-
-    assert len(set(seen)) == len(seen)
-
-
 async def test_waiting_calls_learn_what_another_replica_has_changed(tables: MemoryTables) -> None:
     async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
         await settled([one, two])
@@ -226,11 +174,3 @@ async def test_a_wait_ends_with_the_owner_of_the_topics_and_goes_on_at_the_next(
 
         assert ended.error in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         assert [topic.partitions for topic in (await waiting).topics] == [4]
-
-
-async def test_nobody_waits_for_topics_at_a_server_that_stops(coordinator: LocalCoordinator) -> None:
-    waiting = await waiting_for_news(coordinator)
-
-    await coordinator.drain()
-
-    assert (await waiting).topics == ()
