@@ -138,6 +138,25 @@ async def compare(both: Both, *parts: bytes) -> tuple[bytes, int]:
     return answers[0], both.plain.ordinary - both.fast.ordinary
 
 
+async def parked(both: Both, listener: Listener, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection with a request that waits for the coordinator."""
+    both.scripted.reply = None
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(request)
+    await both.scripted.until_parked(1)
+    return reader, writer
+
+
+async def rest(reader: asyncio.StreamReader) -> bytes:
+    """All that a connection receives up to its end, without dates."""
+    async with asyncio.timeout(20):
+        return _DATE.sub(b"", await reader.read())
+
+
+def statuses_in(received: bytes) -> list[int]:
+    return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", received)]
+
+
 def _counts(metrics: Metrics) -> dict[str, float]:
     lines = metrics.exposition().decode().splitlines()
     kept = (line.rpartition(" ") for line in lines if line.startswith(("rota_requests", "rota_heartbeats")))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import httpx
 import pytest
@@ -14,21 +13,29 @@ from rota.protocol.limits import Limits
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
+from tests.http.both_ways import Both, as_new, scripted_both_ways
 from tests.http.scripted import ScriptedCoordinator
 from tests.http.serving import serving
 
-BOTH_WAYS: dict[str, Any] = {"params": [True, False], "ids": ["in the connection", "by FastAPI"]}
-"""Connections answer plain member calls, or FastAPI answers every request."""
 
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module", **BOTH_WAYS)
-async def scripted_server(
-    request: pytest.FixtureRequest,
-) -> AsyncIterator[tuple[ScriptedCoordinator, HttpApi, httpx.AsyncClient]]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def scripted_server() -> AsyncIterator[tuple[ScriptedCoordinator, HttpApi, httpx.AsyncClient]]:
     coordinator = ScriptedCoordinator()
     api = create_app(coordinator, ping_seconds=0.05)
-    async with serving(api, is_direct=request.param) as client:
+    async with serving(api) as client:
         yield coordinator, api, client
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def servers() -> AsyncIterator[Both]:
+    """The same API twice: connections answer plain member calls, or the router answers all."""
+    async with scripted_both_ways() as both:
+        yield both
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def both(servers: Both) -> Both:
+    return await as_new(servers)
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -56,8 +63,8 @@ def client(
     return scripted_server[2]
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", **BOTH_WAYS)
-async def real_client(request: pytest.FixtureRequest) -> AsyncIterator[httpx.AsyncClient]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def real_client() -> AsyncIterator[httpx.AsyncClient]:
     """A client of the API with the real coordinator behind it, on a store in memory."""
     clock = SystemClock()
     store = MemoryStore(clock.monotonic_ms)
@@ -65,6 +72,6 @@ async def real_client(request: pytest.FixtureRequest) -> AsyncIterator[httpx.Asy
     limits = Limits(initial_rebalance_delay_ms=0)
     async with LocalCoordinator(store, shard_count=4, limits=limits, clock=clock) as coordinator:
         await coordinator.wait_until_ready()
-        async with serving(create_app(coordinator, limits), is_direct=request.param) as client:
+        async with serving(create_app(coordinator, limits)) as client:
             yield client
             await coordinator.drain()

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from rota.api.http.connection import HttpConnection
-from tests.http.both_ways import Both, Listener, a_request, as_new, scripted_both_ways
+from tests.http.both_ways import Both, Listener, a_request, as_new
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KINDS = ("fast", "plain")
 CALLBACKS = ("on_message_begin", "on_url", "on_header", "on_headers_complete", "on_body", "on_message_complete")
 POST = a_request(path="/v1/namespaces/default/groups/g/sync")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def servers() -> AsyncIterator[Both]:
-    async with scripted_both_ways() as both:
-        yield both
 
 
 def raises(error: Exception) -> Any:

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-
 import pytest
-import pytest_asyncio
 
-from tests.http.both_ways import BEAT, Both, a_request, as_new, compare, scripted_both_ways
+from tests.http.both_ways import BEAT, Both, a_request, as_new, compare
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 ROUTE = "/v1/namespaces"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def servers() -> AsyncIterator[Both]:
-    async with scripted_both_ways() as both:
-        yield both
 
 
 @pytest.mark.parametrize(

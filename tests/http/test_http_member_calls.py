@@ -27,7 +27,6 @@ from tests.http.both_ways import (
     PLAIN,
     Both,
     a_request,
-    as_new,
     compare,
     scripted_both_ways,
 )
@@ -42,11 +41,6 @@ LIMITS = Limits(request_max_bytes=2 * MAX_BODY_BYTES)
 async def servers() -> AsyncIterator[Both]:
     async with scripted_both_ways(LIMITS) as both:
         yield both
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def both(servers: Both) -> Both:
-    return await as_new(servers)
 
 
 ANSWERED_FAST = {

@@ -5,27 +5,19 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator
 from contextlib import suppress
 from random import Random
 
 import pytest
-import pytest_asyncio
 
 from tests.fuzz.plants import PLANTS
-from tests.http.both_ways import Both, Listener, a_request, scripted_both_ways, turns
+from tests.http.both_ways import Both, Listener, a_request, turns
 from tests.http.odd_requests import OddRequest, answers_in, complaint, odd_request, second_request, take_answer
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 SEED = 20_261_129
 AT_ONCE = 20
 KINDS = ("fast", "plain")
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def servers() -> AsyncIterator[Both]:
-    async with scripted_both_ways() as both:
-        yield both
 
 
 async def wrong_answers(listener: Listener, numbers: range) -> tuple[dict[int, str], Counter[str]]:

@@ -1,4 +1,4 @@
-"""Calls that park: joins, syncs and heartbeats that wait, answered by the connection and by the router."""
+"""Calls whose answers come later, by the connection and by the router: those that park, and those that go on."""
 
 from __future__ import annotations
 
@@ -6,11 +6,9 @@ import asyncio
 import re
 import socket
 import struct
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from rota.api.http import connection as http_connection
 from rota.api.http.app import create_app
@@ -18,13 +16,17 @@ from rota.api.http.member_calls import MAX_BODY_BYTES
 from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
+    CommitOffsets,
+    CommitReply,
     Heartbeat,
+    HeartbeatManyReply,
     HeartbeatReply,
     JoinedMember,
     JoinGroup,
     JoinReply,
     LeaveReply,
     LeftMember,
+    PartitionResult,
     Reply,
     SyncGroup,
     SyncReply,
@@ -36,10 +38,11 @@ from tests.http.both_ways import (
     Both,
     Listener,
     a_request,
-    as_new,
     compare,
     listening,
-    scripted_both_ways,
+    parked,
+    rest,
+    statuses_in,
     turns,
 )
 from tests.http.scripted import ScriptedCoordinator
@@ -48,6 +51,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 JOIN_PATH, SYNC_PATH, LEAVE_PATH = [PATH.replace("heartbeat", call) for call in ("join", "sync", "leave")]
 PROTOCOLS = b'"protocol_type":"worker","protocols":[{"name":"range","metadata":"AAEC"}]'
+OFFSETS = PATH.replace("heartbeat", "offsets")
 ASSIGNMENTS = b'"assignments":[{"member_id":"m-1","assignment":"AAEC"},{"member_id":"\xc3\xbc","assignment":""}]'
 
 
@@ -57,6 +61,11 @@ def a_join(more: bytes = b"", *headers: str) -> bytes:
 
 def a_sync(more: bytes = b"", *headers: str) -> bytes:
     return a_request(b'{"member_id":"m-1","generation_id":7%b}' % more, *(headers or PLAIN), path=SYNC_PATH)
+
+
+def a_commit(offset: int = 41, *, more: str = "") -> bytes:
+    body = '{"member_id":"m-1","generation_id":7,"offsets":[{"topic":"orders","partition":3,"offset":%d%s}]}'
+    return a_request((body % (offset, more)).encode(), *PLAIN, path=OFFSETS)
 
 
 def a_wait(*headers: str) -> bytes:
@@ -74,55 +83,73 @@ JOINED = JoinReply(
 )
 SYNCED = SyncReply(generation_id=8, protocol_type="worker", protocol_name="range", assignment=b"\xff", fencing_token=9)
 STABLE = HeartbeatReply(generation_id=7, state="Stable")
-JOINS = {
-    "a newcomer's": a_join(),
-    "a member's": a_join(b',"member_id":"m-1","client_id":"c","wait_ms":9000,"last_generation_id":7'),
-    "a static member's": a_join(b',"group_instance_id":"pod-1"'),
-    "with all fields": a_join(
+JOINS = [
+    a_join(),
+    a_join(b',"member_id":"m-1","client_id":"c","wait_ms":9000,"last_generation_id":7'),
+    a_join(b',"group_instance_id":"pod-1"'),
+    a_join(
         b',"member_id":"","client_id":"\xc3\xbc","session_timeout_ms":9000,"rebalance_timeout_ms":0,"reason":"why",'
         b'"wait_ms":0,"group_instance_id":null'
     ),
-    "of a consumer": a_request(b'{"protocol_type":"consumer","protocols":[]}', path=JOIN_PATH),
-    "without metadata": a_request(b'{"protocol_type":"x","protocols":[{"name":"range"}]}', path=JOIN_PATH),
-}
-SYNCS = {
-    "a follower's": a_sync(),
-    "a leader's": a_sync(b"," + ASSIGNMENTS),
-    "with all fields": a_sync(b',"protocol_type":"worker","protocol_name":"range","error":"why","wait_ms":99999'),
-}
-REFUSED: dict[str, Reply] = {
-    "a member id first": JoinReply(ErrorCode.MEMBER_ID_REQUIRED, "join again", member_id="m-1"),
-    "a full group": JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, "it is full"),
-    "another owner": JoinReply(ErrorCode.NOT_COORDINATOR, "the owner is elsewhere"),
-    "no store": JoinReply(ErrorCode.COORDINATOR_NOT_AVAILABLE, "a write has an unknown outcome"),
-}
-JOIN_REPLIES: dict[str, Reply] = {"done": JOINED, "pending": JoinReply(pending=True, member_id="m-1"), **REFUSED}
-SYNC_REPLIES: dict[str, Reply] = {
-    "done": SYNCED,
-    "pending": SyncReply(pending=True),
-    "a rebalance": SyncReply(ErrorCode.REBALANCE_IN_PROGRESS, "join again"),
-    "a failed assignment": SyncReply(ErrorCode.ASSIGNMENT_FAILED, "the leader could not"),
-}
-LEAVES = {
-    "a member's": a_request(b'{"members":[{"member_id":"m-1"}]}', path=LEAVE_PATH),
-    "of several": a_request(
+    a_request(b'{"protocol_type":"consumer","protocols":[]}', path=JOIN_PATH),
+    a_request(b'{"protocol_type":"x","protocols":[{"name":"range"}]}', path=JOIN_PATH),
+]
+JOIN_REPLIES: list[Reply] = [
+    JoinReply(pending=True, member_id="m-1"),
+    JoinReply(ErrorCode.MEMBER_ID_REQUIRED, "join again", member_id="m-1"),
+    JoinReply(ErrorCode.NOT_COORDINATOR, "the owner is elsewhere"),
+    JoinReply(ErrorCode.COORDINATOR_NOT_AVAILABLE, "a write has an unknown outcome"),
+]
+SYNCS = [
+    a_sync(),
+    a_sync(b"," + ASSIGNMENTS),
+    a_sync(b',"protocol_type":"worker","protocol_name":"range","error":"why","wait_ms":99999'),
+]
+SYNC_REPLIES: list[Reply] = [
+    SyncReply(pending=True),
+    SyncReply(ErrorCode.ASSIGNMENT_FAILED, "the leader could not"),
+]
+LEFT = LeaveReply(members=(LeftMember("m-1", None, ErrorCode.NONE), LeftMember("", "ü", ErrorCode.UNKNOWN_MEMBER_ID)))
+LEAVES = [
+    a_request(
         b'{"members":[{"member_id":"m-1","reason":"why","failed_unit":"docs/3"},{"group_instance_id":"pod-1"}]}',
         path=LEAVE_PATH,
     ),
-    "of no member": a_request(b'{"members":[]}', path=LEAVE_PATH),
-}
-LEAVE_REPLIES: dict[str, Reply] = {
-    "done": LeaveReply(
-        members=(LeftMember("m-1", None, ErrorCode.NONE), LeftMember("", "ü", ErrorCode.UNKNOWN_MEMBER_ID))
-    ),
-    "another owner": LeaveReply(ErrorCode.NOT_COORDINATOR, "the owner is elsewhere"),
-}
+    a_request(b'{"members":[]}', path=LEAVE_PATH),
+]
+DONE = CommitReply(partitions=(PartitionResult("orders", 3),))
+COMMITS = [
+    a_commit(),
+    a_commit(more=',"leader_epoch":3,"metadata":"ü","retention_time_ms":5'),
+    a_request(b'{"offsets":[{"topic":"t","partition":0,"offset":1}]}', path=OFFSETS),
+]
+COMMIT_REPLIES: list[Reply] = [
+    CommitReply(partitions=(PartitionResult("ü", 0, ErrorCode.OFFSET_METADATA_TOO_LARGE),)),
+    CommitReply(ErrorCode.ILLEGAL_GENERATION, "it is at 8"),
+]
+ANSWERED_FAST: list[tuple[bytes, Reply]] = [
+    *((request, JOINED) for request in JOINS),
+    *((a_join(), reply) for reply in JOIN_REPLIES),
+    *((request, SYNCED) for request in SYNCS),
+    *((a_sync(), reply) for reply in SYNC_REPLIES),
+    *((request, LEFT) for request in LEAVES),
+    *((request, DONE) for request in COMMITS),
+    *((a_commit(), reply) for reply in COMMIT_REPLIES),
+]
+BATCH = a_request(b'{"members":[{"member_id":"m-1","generation_id":7},{"member_id":"m-2","generation_id":6}]}')
+BEAT_REPLIES: list[Reply] = [STABLE, HeartbeatReply(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it does not answer")]
 CALLS: dict[str, tuple[bytes, Reply]] = {
     "a join": (a_join(), JOINED),
     "a sync": (a_sync(), SYNCED),
     "a heartbeat": (a_wait(), STABLE),
 }
 """Requests that park, with the reply that they get."""
+LATER: dict[str, tuple[bytes, Reply]] = {
+    "a commit": (a_commit(), DONE),
+    "a heartbeat": (a_request(), STABLE),
+    "a batch": (BATCH, HeartbeatManyReply(generation_id=7, state="Stable")),
+}
+"""Requests that go on without their client, with the reply that they get."""
 OPERATIONS = {"a join": "groupsJoin", "a sync": "groupsSync", "a heartbeat": "heartbeat"}
 """By which the metrics count those that are parked."""
 ORDINARY = {
@@ -156,44 +183,22 @@ BROKEN = {
 """Bytes that are refused behind another request, and how."""
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def servers() -> AsyncIterator[Both]:
-    async with scripted_both_ways() as both:
-        yield both
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def both(servers: Both) -> Both:
-    return await as_new(servers)
-
-
-@pytest.mark.parametrize("reply", JOIN_REPLIES)
-@pytest.mark.parametrize("name", JOINS)
-async def test_a_join_is_answered_fast(name: str, reply: str, both: Both) -> None:
+@pytest.mark.parametrize(("request_bytes", "reply"), ANSWERED_FAST)
+async def test_a_plain_call_is_answered_fast(request_bytes: bytes, reply: Reply, both: Both) -> None:
     """Twice on one connection."""
-    both.scripted.reply = JOIN_REPLIES[reply]
+    both.scripted.reply = reply
 
-    _, fast = await compare(both, JOINS[name], JOINS[name])
-
-    assert fast == 2
-
-
-@pytest.mark.parametrize("reply", SYNC_REPLIES)
-@pytest.mark.parametrize("name", SYNCS)
-async def test_a_sync_is_answered_fast(name: str, reply: str, both: Both) -> None:
-    both.scripted.reply = SYNC_REPLIES[reply]
-
-    _, fast = await compare(both, SYNCS[name], SYNCS[name])
+    _, fast = await compare(both, request_bytes, request_bytes)
 
     assert fast == 2
 
 
-@pytest.mark.parametrize("reply", LEAVE_REPLIES)
-@pytest.mark.parametrize("name", LEAVES)
-async def test_a_leave_is_answered_fast(name: str, reply: str, both: Both) -> None:
-    both.scripted.reply = LEAVE_REPLIES[reply]
+@pytest.mark.parametrize("reply", BEAT_REPLIES)
+@pytest.mark.parametrize("request_bytes", [a_request(), BATCH])
+async def test_a_heartbeat_that_another_replica_answers_is_fast(request_bytes: bytes, reply: Reply, both: Both) -> None:
+    both.scripted.reply, both.scripted.heartbeats_at_once = reply, False
 
-    _, fast = await compare(both, LEAVES[name], LEAVES[name])
+    _, fast = await compare(both, request_bytes, request_bytes)
 
     assert fast == 2
 
@@ -210,23 +215,10 @@ async def test_an_unusual_call_takes_the_ordinary_way(name: str, both: Both) -> 
 # --- calls that are parked ---------------------------------------------------------------------------
 
 
-async def parked(both: Both, listener: Listener, request: bytes) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection with a request that waits."""
-    both.scripted.reply = None
-    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
-    writer.write(request)
-    await both.scripted.until_parked(1)
-    return reader, writer
-
-
 async def until_closed(listener: Listener) -> None:
     async with asyncio.timeout(20):
         while listener.server.server_state.connections:
             await turns(1)
-
-
-def answers_in(received: bytes) -> list[int]:
-    return [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", received)]
 
 
 def waiters(both: Both) -> dict[str, float]:
@@ -239,11 +231,6 @@ def counted(both: Both, code: str) -> int:
     """Requests that ended with this code."""
     pattern = rb'rota_requests_total{code="%b",operation="[a-zA-Z]+"} (\d+)' % code.encode()
     return sum(map(int, re.findall(pattern, both.metrics.exposition())))
-
-
-async def rest(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(20):
-        return re.sub(rb"date: [^\r]*\r\n", b"", await reader.read())
 
 
 async def test_large_answers_are_made_as_the_client_reads_them(both: Both) -> None:
@@ -261,7 +248,7 @@ async def test_large_answers_are_made_as_the_client_reads_them(both: Both) -> No
     writer.transport.resume_reading()  # type: ignore[attr-defined]
     writer.write(LAST)
 
-    assert answers_in(await rest(reader)) == [200] * 33
+    assert statuses_in(await rest(reader)) == [200] * 33
     assert made < 32
     writer.close()
 
@@ -341,7 +328,7 @@ async def test_bytes_are_refused_behind_all_answers(name: str, behind: int, way:
         both.scripted.answer_one_parked(STABLE)
         await turns(1)
 
-    assert answers_in(await rest(reader)) == [200] * (1 + behind) + [status]
+    assert statuses_in(await rest(reader)) == [200] * (1 + behind) + [status]
     writer.close()
 
 
@@ -355,7 +342,7 @@ async def test_bytes_are_refused_on_a_connection_in_use(name: str, before: bytes
         writer.write(sent)
         await turns(20)
 
-    assert answers_in(await rest(reader)) == [200] * bool(before) + [status]
+    assert statuses_in(await rest(reader)) == [200] * bool(before) + [status]
     writer.close()
 
 
@@ -374,7 +361,7 @@ async def test_a_body_behind_an_answer_keeps_its_time(way: str, both: Both, monk
         both.scripted.reply = STABLE
         writer.write(body[3:] + LAST)
 
-        assert answers_in(await rest(reader)) == [100] * expects + [200, 200]
+        assert statuses_in(await rest(reader)) == [100] * expects + [200, 200]
         writer.close()
 
 
@@ -386,7 +373,7 @@ async def test_a_member_lives_on_one_connection(both: Both) -> None:
 
     answer, fast = await compare(both, *life)
 
-    assert answers_in(answer) == [200] * 9
+    assert statuses_in(answer) == [200] * 9
     assert fast == 8
 
 
@@ -414,7 +401,7 @@ async def test_a_server_that_stops_ends_a_parked_call(drains: bool, name: str) -
 
     assert received[0] == received[1]
     assert b"connection: close" in received[0]
-    assert answers_in(received[0]) == [503 if drains else 200]
+    assert statuses_in(received[0]) == [503 if drains else 200]
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -438,7 +425,7 @@ async def test_a_server_that_stops_waits_for_no_body(behind: bool, fast: bool) -
         received = await rest(reader)
         writer.close()
 
-    assert answers_in(received) == [503] * behind + [503]
+    assert statuses_in(received) == [503] * behind + [503]
     assert received.count(b"this replica is stopping") == 1
     assert [type(each) for each in scripted.requests] == [Heartbeat] * behind
 
@@ -450,3 +437,94 @@ def is_refused(connection: Any) -> bool:
 def closes_later(connection: Any) -> bool:
     keeps: bool = connection.cycle.keep_alive
     return keeps
+
+
+# --- calls that go on without their client ------------------------------------------------------
+
+
+async def test_requests_behind_a_commit_wait_for_its_answer(both: Both) -> None:
+    """A heartbeat, and another commit: each takes its turn, whichever way it comes."""
+    reader, writer = await parked(both, both.fast, a_commit())
+    both.scripted.reply = lambda r: HeartbeatReply(generation_id=7) if isinstance(r, Heartbeat) else DONE
+    writer.write(a_request() + a_commit(42) + a_request(path="/healthz", method="GET"))
+    await turns(20)
+    asked = len(both.scripted.requests)
+    both.scripted.answer_one_parked(CommitReply(ErrorCode.ILLEGAL_GENERATION, "it is at 8"))
+    answers = b""
+    while answers.count(b"HTTP/1.1 ") < 4:
+        answers += await reader.readuntil(b"\r\n\r\n")
+    writer.close()
+
+    assert asked == 1
+    assert statuses_in(answers) == [412, 200, 200, 200]
+    assert [type(request) for request in both.scripted.requests] == [CommitOffsets, Heartbeat, CommitOffsets]
+
+
+async def test_heartbeats_before_a_commit_are_answered_at_once(both: Both) -> None:
+    both.scripted.reply = lambda r: HeartbeatReply(generation_id=7) if isinstance(r, Heartbeat) else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    writer.write(a_request() + a_commit())
+
+    first = await reader.readuntil(b"}")
+    both.scripted.answer_one_parked(DONE)
+    second = await reader.readuntil(b"]")
+    writer.close()
+
+    assert b'"generation_id":7' in first
+    assert b'"partitions":[' in second
+    assert both.fast.ordinary == 0
+
+
+async def test_a_connection_is_kept_while_a_commit_is_under_way(both: Both) -> None:
+    listener = both.fast
+    both.scripted.reply = DONE
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(a_commit())
+    await reader.readuntil(b"]")
+    both.scripted.reply = None
+    writer.write(a_commit(42))
+    await both.scripted.until_parked(1)
+    local = writer.get_extra_info("sockname")
+    connections: Any = listener.server.server_state.connections
+    connection = next(each for each in connections if each.client == local)
+
+    assert connection.timeout_keep_alive_task is None
+    both.scripted.answer_one_parked(DONE)
+    answer = await reader.readuntil(b"]")
+    connection.timeout_keep_alive_handler()
+
+    assert b"HTTP/1.1 200" in answer
+    assert await reader.read() == b',"revision":42,"epoch":3}'
+    writer.close()
+
+
+@pytest.mark.parametrize("name", LATER)
+@pytest.mark.parametrize("way", ["fast", "plain"])
+async def test_a_request_goes_on_when_its_client_is_gone(way: str, name: str, both: Both) -> None:
+    """It is not cancelled, and it is counted."""
+    listener: Listener = getattr(both, way)
+    before = counted(both, "NONE")
+    request, reply = LATER[name]
+    _, writer = await parked(both, listener, request)
+    writer.transport.abort()
+    await until_closed(listener)
+
+    both.scripted.answer_one_parked(reply)
+    await turns(5)
+
+    assert (both.scripted.cancelled, both.scripted.parked) == ([], {})
+    assert counted(both, "NONE") == before + 1
+
+
+@pytest.mark.parametrize("request_bytes", [a_commit(), a_request()])
+@pytest.mark.parametrize("at_once", [True, False])
+async def test_a_bug_of_ours_gets_the_answer_of_the_ordinary_way(
+    at_once: bool, request_bytes: bytes, both: Both, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The coordinator raises, or replies with what cannot be rendered."""
+    both.scripted.reply = ValueError("a bug") if at_once else CommitReply(partitions=(object(),))  # type: ignore[arg-type]
+
+    answer, fast = await compare(both, request_bytes)
+
+    assert (statuses_in(answer), fast) == ([500, 200], 1)
+    assert caplog.text.count("a request failed") == 2
