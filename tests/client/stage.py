@@ -12,7 +12,7 @@ from rota.client.transports import Answer, GroupEvent
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.protocol.messages import CommitOffsets, JoinReply, Request
+from rota.protocol.messages import CommitOffsets, JoinReply, LeaveGroup, Request
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.in_memory import InMemoryTransport
 from rota.testing.memory import MemoryStore
@@ -138,6 +138,14 @@ class Worker:
         await asyncio.sleep(self.drain_s)
         self.note("revoked", share)
 
+    async def committed(self) -> dict[int, int]:
+        """The offsets of the group by partition."""
+        return {each.partition: each.offset for each in await self.client.offsets(GROUP)}
+
+    @property
+    def leaves(self) -> int:
+        return sum(isinstance(request, LeaveGroup) for request in self.cable.requests)
+
     @property
     def deeds(self) -> list[str]:
         return [what for _, what, _ in self.diary]
@@ -173,6 +181,18 @@ async def until(is_so: Callable[[], bool]) -> None:
     """Let virtual time pass until something is so."""
     while not is_so():  # noqa: ASYNC110 — a condition on the outside of a member has no event; the time is not real
         await asyncio.sleep(0.01)
+
+
+async def within(seconds: float, is_so: Callable[[], bool], otherwise: Callable[[], object]) -> None:
+    """Wait until something is so, and fail with `otherwise()` where it takes longer."""
+    deadline = asyncio.get_running_loop().time() + seconds
+    while not is_so():
+        assert asyncio.get_running_loop().time() < deadline, otherwise()
+        await asyncio.sleep(0.01)
+
+
+def sizes(members: Sequence[Consumer]) -> list[int]:
+    return [len(member.assignment or ()) for member in members]
 
 
 def _shared(members: Sequence[Member[Partitions]]) -> bool:

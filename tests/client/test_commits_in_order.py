@@ -52,10 +52,6 @@ def a_consumer(worker: Worker, **options: object) -> Consumer:
     return worker.client.consumer(GROUP, {"work": 2}, session_timeout=SESSION_S, **options)  # type: ignore[arg-type]
 
 
-async def committed(worker: Worker) -> dict[int, int]:
-    return {offset.partition: offset.offset for offset in await worker.client.offsets(GROUP)}
-
-
 @in_virtual_time
 async def test_a_repeated_earlier_commit_overwrites_no_later_one() -> None:
     async with a_coordinator() as coordinator:
@@ -72,7 +68,7 @@ async def test_a_repeated_earlier_commit_overwrites_no_later_one() -> None:
             consumer.commit_soon([OffsetToCommit(*PLACE, 5)], note)
             consumer.commit_soon([OffsetToCommit(*PLACE, 10)], note)
             await until(lambda: len(outcomes) == 2)
-            assert (outcomes, await committed(worker)) == ([5, 10], {0: 10})
+            assert (outcomes, await worker.committed()) == ([5, 10], {0: 10})
 
 
 @in_virtual_time
@@ -84,7 +80,7 @@ async def test_background_commits_are_sent_before_the_leave() -> None:
             await consumer.wait_assigned()
             worker.cable.refusals = 3  # type: ignore[attr-defined]
             consumer.commit_soon([OffsetToCommit(*PLACE, 7)], lambda _, error: published.append(error))
-        assert (published, await committed(worker)) == ([None], {0: 7})
+        assert (published, await worker.committed()) == ([None], {0: 7})
         kinds = [type(each) for each in worker.cable.requests]
         last_commit = max(number for number, kind in enumerate(kinds) if kind is CommitOffsets)
         assert last_commit < kinds.index(LeaveGroup)
@@ -99,7 +95,7 @@ async def test_an_offset_stored_before_a_commit_is_not_sent_after_it() -> None:
             consumer.store(*PLACE, 6)
             await consumer.commit([OffsetToCommit(*PLACE, 7)])
             await asyncio.sleep(1)
-            assert await committed(worker) == {0: 7}
+            assert await worker.committed() == {0: 7}
 
 
 @in_virtual_time
@@ -115,7 +111,7 @@ async def test_an_unacceptable_offset_is_rejected_where_it_is_stored(offset: obj
                 consumer.store(*PLACE, 1, "x" * 5_000)
             consumer.store("work", 1, 3)
             await asyncio.sleep(1)
-            assert await committed(worker) == {1: 3}
+            assert await worker.committed() == {1: 3}
 
 
 @in_virtual_time
@@ -129,7 +125,7 @@ async def test_one_rejected_offset_does_not_hold_back_the_others() -> None:
             await good
             with pytest.raises(InvalidRequest, match="OFFSET_METADATA_TOO_LARGE"):
                 await bad
-            assert await committed(worker) == {1: 3}
+            assert await worker.committed() == {1: 3}
 
 
 @in_virtual_time
@@ -168,7 +164,7 @@ async def test_a_commit_of_before_a_loss_is_not_sent_after_it() -> None:
             worker.cable.refusals = 0  # type: ignore[attr-defined]
             with pytest.raises(CoordinatorError):
                 await committing
-            assert await committed(worker) == {}
+            assert await worker.committed() == {}
 
 
 @in_virtual_time
@@ -195,7 +191,7 @@ async def test_on_revoked_may_wait_for_a_commit_that_is_retried() -> None:
             async with a_consumer(a_worker(coordinator, "second")):
                 await until(lambda: bool(took))
             assert took[0] < 1
-            assert await committed(worker) == {0: 3, 1: 3}
+            assert await worker.committed() == {0: 3, 1: 3}
             await third.close()
 
 
@@ -216,7 +212,7 @@ async def test_a_commit_that_fails_after_a_revocation_stores_nothing() -> None:
                 await commit
             worker.cable.plug_in()
             await consumer.commit()
-            assert await committed(worker) == {}
+            assert await worker.committed() == {}
 
 
 @in_virtual_time
@@ -272,7 +268,7 @@ async def test_a_commit_that_outlasts_a_handover_is_not_sent_again() -> None:
             with pytest.raises(MembershipLost):
                 await outlasting
             await asyncio.sleep(SESSION_S)
-            assert await committed(worker) == {0: 100}
+            assert await worker.committed() == {0: 100}
 
 
 @in_virtual_time
@@ -288,4 +284,4 @@ async def test_a_commit_in_doubt_takes_no_progress_back() -> None:
             with pytest.raises(CoordinatorUnreachable, match="it is not known whether this was committed"):
                 await consumer.commit([OffsetToCommit(*PLACE, 4)])
             await asyncio.sleep(3)
-            assert await committed(worker) == {0: 4}
+            assert await worker.committed() == {0: 4}

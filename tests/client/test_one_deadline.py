@@ -14,8 +14,6 @@ import pytest
 
 from rota.client import Client
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
-from rota.protocol.messages import LeaveGroup
-from rota.sidecar.changes import Change, Changes
 from rota.sidecar.hooks.dispatch import Dispatcher
 from rota.sidecar.membership import ElectionMembership, PoolMembership
 from rota.sidecar.serve import HookRunner
@@ -115,10 +113,6 @@ def repair(cable: Cable) -> None:
     cable.commits_may_go.set()
 
 
-def leaves_of(worker: Worker) -> int:
-    return sum(isinstance(request, LeaveGroup) for request in worker.cable.requests)
-
-
 async def seconds_of(stopping: Awaitable[object]) -> float:
     loop = asyncio.get_running_loop()
     began_at = loop.time()
@@ -154,9 +148,9 @@ async def test_a_stop_ends_within_its_deadline_in_every_state(make: Any, way: st
                         asyncio.get_running_loop().call_later(1.0, subject.stop)
                     took_s[coordinator_s, work_s] = await seconds_of(asyncio.wait((running,)))
                 if work_s == "ignores its cancellation":
-                    assert leaves_of(worker) == 0, "another member could be assigned what is still worked on"
+                    assert worker.leaves == 0, "another member could be assigned what is still worked on"
                 elif coordinator_s == "answers":
-                    assert leaves_of(worker) == 1
+                    assert worker.leaves == 1
             finally:
                 repair(worker.cable)
                 program.released.set()
@@ -228,7 +222,7 @@ async def test_a_sidecar_stops_within_its_deadline_and_leaves_once(works: bool) 
                 break_off(worker.cable, coordinator_s)
                 took_s[coordinator_s, hangs] = await seconds_of(membership.stop(HOOKS_TIMEOUT_MS / 1000))
             if coordinator_s == "answers":
-                assert leaves_of(worker) == 1
+                assert worker.leaves == 1
             if not hangs:
                 assert hook.kinds[-2:] == ["revoked", "draining"]
     assert max(took_s.values()) < MOST_S, took_s

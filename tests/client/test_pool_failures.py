@@ -23,10 +23,6 @@ def a_pool(worker: Worker, work: Any, **options: Any) -> WorkerPool:
     return worker.client.worker_pool(GROUP, DOCS, work, session_timeout=SESSION_S, **options)
 
 
-async def committed(worker: Worker) -> dict[int, int]:
-    return {each.partition: each.offset for each in await worker.client.offsets(GROUP)}
-
-
 async def forever() -> None:
     await asyncio.Event().wait()
 
@@ -55,7 +51,7 @@ async def test_a_failing_shard_costs_its_siblings_no_progress(looks: bool) -> No
             await a_pool(worker, work, auto_commit_interval=None).run(handle_signals=False)
 
         assert ends == ({"drained": 3} if looks else {"cancelled": 3})
-        assert await committed(worker) == dict.fromkeys(range(3), 20 if looks else 10) | {3: 10}
+        assert await worker.committed() == dict.fromkeys(range(3), 20 if looks else 10) | {3: 10}
         assert (await worker.client.describe_group(GROUP)).members == ()
 
 
@@ -71,7 +67,7 @@ async def test_stored_progress_is_committed_every_five_seconds() -> None:
         async with a_pool(worker, work) as pool:
             await until(lambda: len(pool.shards) == 4)
             await asyncio.sleep(5.1)
-            assert await committed(worker) == dict.fromkeys(range(4), 7)
+            assert await worker.committed() == dict.fromkeys(range(4), 7)
 
 
 @in_virtual_time
@@ -146,7 +142,7 @@ async def test_quarantine_is_the_last_step_of_a_retry(strategy: str) -> None:
         assert not running.done(), running.exception()
         assert begun[3] == 6
         assert (await worker.client.describe_group(GROUP)).quarantined == ("docs/3",)
-        assert (await committed(worker))[0] >= 1, "what siblings had stored before the pool left"
+        assert (await worker.committed())[0] >= 1, "what siblings had stored before the pool left"
         await asyncio.sleep(60)
         assert begun[3] == 6, "the retry has ended with the shard"
         assert pool.trouble == ""

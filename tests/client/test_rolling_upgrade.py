@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -16,7 +16,7 @@ from rota.client import Client, Consumer, CoordinatorError, Member, MembershipLo
 from rota.protocol.messages import OffsetToCommit
 from rota.runtime.coordinator import LocalCoordinator
 from rota.types.consumer import PROTOCOL_TYPE, Subscription, decode_assignment, encode_subscription
-from tests.client.stage import Cable, a_coordinator
+from tests.client.stage import Cable, a_coordinator, within
 from tests.client.virtual_time import in_virtual_time
 
 TOPICS = {"work": 12}
@@ -120,13 +120,6 @@ class Group:
             held = Counter(place for each in self.processes for place in each.consumer.assignment or ())
             assert not [place for place, holders in held.items() if holders > 1]
             await asyncio.sleep(0.05)
-
-
-async def within(seconds: float, is_so: Callable[[], bool], otherwise: Callable[[], object]) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not is_so():
-        assert asyncio.get_running_loop().time() < deadline, otherwise()
-        await asyncio.sleep(0.05)
 
 
 @asynccontextmanager

@@ -11,15 +11,10 @@ import pytest
 
 from rota.client import Election, Shard, WorkerPool
 from rota.protocol.defaults import STOP_REST_MS
-from rota.protocol.messages import LeaveGroup
 from tests.client.stage import GROUP, SESSION_S, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 CLOSE_S = 2.0
-
-
-def leaves_of(worker: Worker) -> int:
-    return sum(isinstance(request, LeaveGroup) for request in worker.cable.requests)
 
 
 def lines(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
@@ -46,7 +41,7 @@ async def test_a_cut_off_on_revoked_is_not_repeated_before_the_leave(kind: str) 
         began_at = asyncio.get_running_loop().time()
         await member.close(timeout=CLOSE_S)
         assert asyncio.get_running_loop().time() < began_at + CLOSE_S + STOP_REST_MS / 1000
-        assert (calls, leaves_of(worker)) == (["called"], 1)
+        assert (calls, worker.leaves) == (["called"], 1)
 
 
 def a_member(worker: Worker, kind: str, **callbacks: Any) -> Any:
@@ -135,7 +130,7 @@ async def test_the_group_is_left_after_work_that_cleans_up_slowly(make: Any) -> 
         running = asyncio.create_task(run)
         await until(lambda: "the work of" in kind._describe_work())
         await kind.close(timeout=3)
-        assert leaves_of(worker) == 1
+        assert worker.leaves == 1
         assert not (await worker.client.describe_group(GROUP)).members
         await asyncio.wait((running,))
 
@@ -155,7 +150,7 @@ async def test_the_group_is_not_left_while_work_resists_cancellation(
         running = asyncio.create_task(run)
         await until(lambda: name in kind._describe_work())
         await kind.close(timeout=CLOSE_S)
-        assert leaves_of(worker) == 0
+        assert worker.leaves == 0
         assert len((await worker.client.describe_group(GROUP)).members) == 1
         errors = lines(caplog, logging.ERROR)
         pattern = rf"{name}, cancelled (\d\.\d) s ago, ignores its cancellation"
@@ -335,4 +330,4 @@ async def test_progress_after_a_long_drain_is_committed_before_leaving() -> None
         await asyncio.gather(*running)
         assert [(each.partition, each.offset) for each in await worker.client.offsets("pool")] == [(0, 11)]
         assert [(each.partition, each.offset) for each in await worker.client.offsets(GROUP)] == [(3, 7)]
-        assert leaves_of(worker) == 2
+        assert worker.leaves == 2

@@ -15,7 +15,7 @@ from rota.assignors.work import WorkItem
 from rota.client import Client, ConnectWorker, Consumer
 from rota.client.topic_lookout import NET_ROUNDS
 from rota.runtime.coordinator import LocalCoordinator
-from tests.client.stage import Cable, a_coordinator
+from tests.client.stage import Cable, a_coordinator, within
 from tests.client.virtual_time import in_virtual_time
 
 SESSION_S = 30.0
@@ -69,13 +69,6 @@ class Pods:
         await within(seconds, lambda: self.sizes == sizes, lambda: f"{self.sizes}, not {sizes}")
         held = [place for each in self.members for place in each.assignment or ()]
         assert len(held) == len(set(held))
-
-
-async def within(seconds: float, is_so: Callable[[], bool], otherwise: Callable[[], str]) -> None:
-    deadline = asyncio.get_running_loop().time() + seconds
-    while not is_so():
-        assert asyncio.get_running_loop().time() < deadline, otherwise()
-        await asyncio.sleep(0.01)
 
 
 @asynccontextmanager

@@ -18,10 +18,6 @@ def a_consumer(worker: Worker, **options: Any) -> Consumer:
     return worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S, **options)
 
 
-async def committed(worker: Worker) -> dict[int, int]:
-    return {each.partition: each.offset for each in await worker.client.offsets(GROUP)}
-
-
 @INTERVALS
 @in_virtual_time
 async def test_what_is_stored_is_committed_when_the_block_is_left(auto_commit_interval: float | None) -> None:
@@ -30,7 +26,7 @@ async def test_what_is_stored_is_committed_when_the_block_is_left(auto_commit_in
         async with a_consumer(worker, auto_commit_interval=auto_commit_interval) as consumer:
             await consumer.wait_assigned()
             consumer.store("work", 3, 7)
-        assert await committed(worker) == {3: 7}
+        assert await worker.committed() == {3: 7}
 
 
 @INTERVALS
@@ -46,7 +42,7 @@ async def test_what_on_revoked_stores_is_committed_too(auto_commit_interval: flo
         consumer = a_consumer(worker, auto_commit_interval=auto_commit_interval, on_revoked=on_revoked)
         async with consumer:
             await consumer.wait_assigned()
-        assert await committed(worker) == dict.fromkeys(range(12), 9)
+        assert await worker.committed() == dict.fromkeys(range(12), 9)
 
 
 @INTERVALS
@@ -78,7 +74,7 @@ async def test_what_the_work_of_a_pool_stores_is_committed_at_its_end(auto_commi
         await worker.client.worker_pool(GROUP, {"work": 2}, work, auto_commit_interval=auto_commit_interval).run(
             until_done=True
         )
-        assert await committed(worker) == {0: 42, 1: 42}
+        assert await worker.committed() == {0: 42, 1: 42}
 
 
 @in_virtual_time
@@ -96,7 +92,7 @@ async def test_what_was_stored_before_a_loss_is_not_committed_after_it() -> None
             worker.cable.plug_in()
             await consumer.wait_assigned()
             await asyncio.sleep(1)
-        assert await committed(worker) == {}
+        assert await worker.committed() == {}
 
 
 @in_virtual_time
@@ -116,4 +112,4 @@ async def test_nothing_is_stored_once_on_revoked_has_returned() -> None:
             consumer.store("work", 3, 6)
         worker.cable.commits_may_go.set()
         await closing
-        assert await committed(worker) == {3: 5}
+        assert await worker.committed() == {3: 5}

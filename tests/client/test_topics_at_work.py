@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
@@ -20,6 +20,7 @@ from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from rota.types.plain import decode_plain_assignment
+from tests.client.stage import sizes
 from tests.http.serving import serving
 
 SESSION_S = 90.0
@@ -74,10 +75,6 @@ def consumers(client: Client, count: int, topics: str | re.Pattern[str], strateg
         )
         for index in range(count)
     ]
-
-
-def sizes(members: Sequence[Consumer]) -> list[int]:
-    return [len(member.assignment or ()) for member in members]
 
 
 @pytest.mark.parametrize("leads", [LED_BY_MEMBERS, LED_BY_THE_SERVER])

@@ -18,7 +18,7 @@ from rota.protocol.messages import ListTopics, ListTopicsReply, Request, SyncGro
 from rota.replica.ports import JournalEvent
 from rota.runtime.coordinator import LocalCoordinator
 from rota.wire.replies import Received
-from tests.client.stage import Cable, a_coordinator
+from tests.client.stage import Cable, a_coordinator, sizes
 from tests.client.virtual_time import in_virtual_time
 
 A_MOMENT_S = 0.2
@@ -107,10 +107,6 @@ async def within(seconds: float, is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(seconds):
         while not is_so():  # noqa: ASYNC110 — what members hold has no event on the outside
             await asyncio.sleep(0.01)
-
-
-def sizes(members: Sequence[Consumer]) -> list[int]:
-    return [len(member.assignment or ()) for member in members]
 
 
 @in_virtual_time

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from rota.client import Consumer, Election, Generation, LeadershipLost, Member, Term
-from rota.protocol.messages import LeaveGroup
 from rota.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, SESSION_S, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time, pause
@@ -20,10 +19,6 @@ NAME = "billing-writer"
 def a_candidate(coordinator: LocalCoordinator, name: str) -> tuple[Worker, Election]:
     worker = a_worker(coordinator, name)
     return worker, worker.client.leader(NAME, session_timeout=SESSION_S)
-
-
-def leaves_of(worker: Worker) -> int:
-    return sum(isinstance(request, LeaveGroup) for request in worker.cable.requests)
 
 
 def failure_of(election: Election) -> type[object]:
@@ -223,7 +218,7 @@ async def test_a_stop_lets_the_work_of_a_term_drain_and_leaves() -> None:
         await leads(election)
         election.stop()
         assert await running == "done"
-        assert (ends, leaves_of(worker)) == (["by itself"], 1)
+        assert (ends, worker.leaves) == (["by itself"], 1)
 
 
 @in_virtual_time
@@ -243,7 +238,7 @@ async def test_a_second_stop_does_not_wait_for_the_drain() -> None:
         election.stop()
         await running
         assert loop.time() < stopped_at + 3
-        assert leaves_of(worker) == 1
+        assert worker.leaves == 1
 
 
 # --- members ------------------------------------------------------------------------------------
@@ -265,7 +260,7 @@ async def test_a_callback_may_end_the_membership_that_it_is_called_for(ending: s
 
         consumer = a_consumer(worker, on_assigned=assigned, on_revoked=revoked.append)
         async with consumer:
-            await until(lambda: bool(revoked) and leaves_of(worker) == 1)
+            await until(lambda: bool(revoked) and worker.leaves == 1)
         assert sum(map(len, revoked)) == 12
 
 
@@ -278,7 +273,7 @@ async def test_without_a_block_a_member_is_started_and_closed() -> None:
         await consumer.start()
         await consumer.wait_assigned()
         await consumer.close(timeout=5)
-        assert (len(revoked), leaves_of(worker), consumer.assignment) == (1, 1, None)
+        assert (len(revoked), worker.leaves, consumer.assignment) == (1, 1, None)
 
 
 @in_virtual_time
@@ -289,7 +284,7 @@ async def test_a_client_closes_members_that_are_still_open() -> None:
             consumer = client.consumer(GROUP, TOPICS, session_timeout=SESSION_S)
             await consumer.start()
             await consumer.wait_assigned()
-        assert leaves_of(worker) == 1
+        assert worker.leaves == 1
 
 
 @in_virtual_time
@@ -305,7 +300,7 @@ async def test_leaving_has_a_deadline_that_cancels_the_work() -> None:
         async with a_consumer(worker, on_revoked=never_ends, on_lost=lost.append) as consumer:
             await consumer.wait_assigned()
         assert asyncio.get_running_loop().time() < began_at + 40
-        assert (len(lost), leaves_of(worker)) == (1, 1)
+        assert (len(lost), worker.leaves) == (1, 1)
 
 
 @in_virtual_time
@@ -357,7 +352,7 @@ async def test_an_exit_in_a_callback_leaves_the_group_first(place: str) -> None:
 
         with pytest.raises(SystemExit):
             await program()
-        assert leaves_of(worker) == 1
+        assert worker.leaves == 1
 
 
 @in_virtual_time
@@ -426,7 +421,7 @@ async def test_a_pool_runs_inside_and_outside_of_its_block(inside: bool) -> None
         await asyncio.sleep(0.1)
         pool.stop()
         await running
-        assert (sorted(drained), leaves_of(worker)) == ([0, 1, 2, 3], 1)
+        assert (sorted(drained), worker.leaves) == ([0, 1, 2, 3], 1)
         assert {offset.offset for offset in await worker.client.offsets(GROUP)} == {7}
 
 
@@ -441,7 +436,7 @@ async def test_a_static_member_that_makes_no_progress_keeps_its_seat() -> None:
             await member.wait_assigned()
             await until(lambda: member.assignment is None)
             await asyncio.sleep(0.5)
-            assert leaves_of(worker) == 0
+            assert worker.leaves == 0
 
 
 @in_virtual_time
