@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from rota.v1 import admin_pb2
-from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.access.guarded import NAMESPACE, Service, a_join_body, bearer
 from tests.grpc.clients import admin
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 BASE = f"/v1/namespaces/{NAMESPACE}"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
-    async with a_guarded_service(secrets) as service:
-        yield service
 
 
 async def audited(service: Service, group_id: str) -> list[tuple[str, str, str, str]]:

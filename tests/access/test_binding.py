@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.access.guarded import NAMESPACE, Service, a_join_body, bearer
 from tests.access.issuers import service_account
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 GROUP = f"/v1/namespaces/{NAMESPACE}/groups/g"
 
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
-    async with a_guarded_service(secrets, "bind_members_to_pods = true\n") as service:
-        yield service
+GUARDED_BY = "bind_members_to_pods = true\n"
 
 
 def of_pod(service: Service, pod: str) -> dict[str, str]:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import itertools
 import ssl
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import pytest_asyncio
 from cryptography import x509
 
 from rota.access.binding import check_binding, wrong_with_pod
@@ -21,7 +19,7 @@ from rota.protocol import messages as m
 from rota.server.access.issuers import caller_of_claims, caller_of_review
 from rota.v1.access_pb2 import WhoAmIResponse
 from tests.access.certificates import Authority, Certificate
-from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.access.guarded import NAMESPACE, Service, a_join_body, bearer
 from tests.access.issuers import service_account
 
 LOW, ADMIN = "spiffe://td/low", "spiffe://td/admin"
@@ -56,11 +54,7 @@ def issued(authority: Authority, uris: tuple[str, ...], others: str, common_name
     return authority.issue_for("client", names, common_names)
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
-    async with a_guarded_service(secrets, "bind_members_to_pods = true\nrequire_pods = true\n") as service:
-        yield service
+GUARDED_BY = "bind_members_to_pods = true\nrequire_pods = true\n"
 
 
 @pytest.mark.thorough

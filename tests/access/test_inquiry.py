@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
 import pytest
-import pytest_asyncio
 from google.protobuf.json_format import MessageToDict
 
 from rota.api.grpc.calls import ACCESS
 from rota.api.http.app import create_app
 from rota.v1 import access_pb2 as pb
-from tests.access.guarded import GROUP, NAMESPACE, TOPIC, Secrets, Service, a_guarded_service, bearer
+from tests.access.guarded import GROUP, NAMESPACE, TOPIC, Service, bearer
 from tests.http.serving import serving
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -43,11 +41,7 @@ ASKED: list[tuple[dict[str, str], bool, str]] = [
     ({"action": "metrics"}, False, ""),
 ]
 
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    async with a_guarded_service(Secrets(tmp_path_factory.mktemp("secrets")), FROZEN) as service:
-        yield service
+GUARDED_BY = FROZEN
 
 
 async def over_http(service: Service, path: str, token: str, query: dict[str, str] | None = None) -> Any:

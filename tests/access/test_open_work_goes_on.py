@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 from cryptography import x509
 
 from rota.client import Credentials
@@ -18,18 +16,12 @@ from rota.client.transports.port import GroupEvent, Transport
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetTopic, Request
 from rota.v1 import coordinator_pb2 as pb
-from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, bearer
+from tests.access.guarded import NAMESPACE, Service, bearer
 from tests.access.test_open_work_ends import of, path
 from tests.grpc.clients import SessionClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 TOPICS = f"/v1/namespaces/{NAMESPACE}/topics"
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    async with a_guarded_service(Secrets(tmp_path_factory.mktemp("secrets"))) as service:
-        yield service
 
 
 def on_a_stream(service: Service, name: str) -> SessionClient:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
-import pytest_asyncio
 
 from rota.access.quotas import BURST_S
-from tests.access.guarded import Secrets, Service, a_guarded_service, a_join_body, bearer, parked_in
+from tests.access.guarded import Service, a_join_body, bearer, parked_in
 from tests.grpc.clients import Refused, stub
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,12 +27,7 @@ max_parked = 1
 
 """
 
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
-    async with a_guarded_service(secrets, QUOTAS) as service:
-        yield service
+GUARDED_BY = QUOTAS
 
 
 @pytest.fixture(scope="module")

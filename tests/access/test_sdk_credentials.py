@@ -6,11 +6,10 @@ import asyncio
 import gc
 import os
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import pytest_asyncio
 
 from rota.client import (
     AccessDenied,
@@ -23,20 +22,12 @@ from rota.client import (
 )
 from rota.client.transports.rpc import Channels
 from rota.v1 import coordinator_pb2 as pb
-from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service
+from tests.access.guarded import NAMESPACE, Service
 from tests.grpc.clients import SessionClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WORKER = "spiffe://corp/ns/team-a/sa/worker"
 TRANSPORTS = ["http", "grpc", "grpc+stream"]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
-    secrets.a_token("first")
-    async with a_guarded_service(secrets) as service:
-        yield service
 
 
 def url_of(service: Service, scheme: str, *, tls: bool = False) -> str:

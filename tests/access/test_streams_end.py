@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
 from rota.api.access.identity import RENEWAL_S
 from rota.server.access import authenticator
 from rota.v1 import coordinator_pb2 as pb
-from tests.access.guarded import NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
+from tests.access.guarded import NAMESPACE, Service, a_join_body, bearer
 from tests.access.issuers import Signer
 from tests.grpc.clients import SessionClient
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 PLACE: dict[str, Any] = {"namespace": NAMESPACE, "group_id": "g"}
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
-    secrets.a_token("first")
-    async with a_guarded_service(secrets) as service:
-        yield service
 
 
 @pytest.mark.parametrize("issuer", ["oidc", "reviewed"])

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from urllib.parse import urlsplit
 
 import pytest
-import pytest_asyncio
 from msgspec.structs import replace
 
 from rota.access.rules import Rule
@@ -16,19 +14,12 @@ from rota.server.access.tokens import write_tokens
 from rota.v1 import coordinator_pb2 as pb
 from rota.wire.routes import encode_request
 from rota.wire.rpcs import RPCS
-from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, bearer
+from tests.access.guarded import GROUP, NAMESPACE, Service, bearer
 from tests.grpc.clients import SessionClient, refused, stub
 from tests.support.examples import EXAMPLES, Example, name_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 WITH_BODY = [example for example in EXAMPLES if example.call.has_body]
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def service(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Service]:
-    secrets = Secrets(tmp_path_factory.mktemp("secrets"))
-    async with a_guarded_service(secrets) as service:
-        yield service
 
 
 async def answer_to_a_head(service: Service, method: str, path: str, headers: dict[str, str]) -> bytes:
