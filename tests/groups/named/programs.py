@@ -25,7 +25,7 @@ PLANTS = Plants()
 ROOT = Path(__file__).parents[3]
 MOST_S = 5.0
 """Time for a process to print its line; more than a start takes."""
-UNKNOWN = "tests/http/test_http_unknown_names.py::test_the_nearest_name_is_suggested[by FastAPI]"
+UNKNOWN = "tests/http/test_http_unknown_names.py::test_the_nearest_name_is_suggested"
 FORESEEN = "tests/cli/test_foreseen.py::"
 GIVING_UP = "tests/exec/test_giving_up.py::"
 PROTOCOL = "tests/docs/test_protocol_page.py::"
