@@ -29,6 +29,12 @@ def test_an_oidc_token_names_a_user_and_their_groups() -> None:
     )
 
 
+@pytest.mark.parametrize("subject", ["al\0ice", "al\ud800ice", "al\nice"])
+def test_a_subject_that_cannot_be_printed_is_rejected(subject: str) -> None:
+    with pytest.raises(Refused, match="cannot be printed"):
+        caller_of_claims({"sub": subject, "exp": 12}, OIDC)
+
+
 def test_a_service_account_token_names_its_account_and_its_pod() -> None:
     claims = {
         "kubernetes.io": {

@@ -149,6 +149,6 @@ def test_the_board_shows_takeovers_and_late_commits() -> None:
     journal.commit("worker-1", 1, 3)
 
     assert loss.unfinished == {0: 2, 1: 0}
-    assert taken[0].startswith("partition 0: worker-2 goes on for worker-1 at file 2 of 3")
+    assert taken[0].startswith("partition 0: worker-2 continues for worker-1 at file 2 of 3")
     assert loss.taken_over.keys() == {0}
     assert loss.late_commits == [journal.revision]

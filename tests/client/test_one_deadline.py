@@ -14,6 +14,7 @@ import pytest
 
 from rota.client import Client
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
+from rota.sidecar.changes import Change, Changes
 from rota.sidecar.hooks.dispatch import Dispatcher
 from rota.sidecar.membership import ElectionMembership, PoolMembership
 from rota.sidecar.serve import HookRunner

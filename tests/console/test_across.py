@@ -101,7 +101,7 @@ async def test_the_search_finds_groups_and_topics_everywhere(site: Site) -> None
 
     assert f'href="{site.path("needle-group")}"' in text
     assert f'href="/topics/{site.namespace}-b/needle-topic"' in text
-    assert "No group and no topic" in nothing
+    assert "No group or topic that you may read" in nothing
 
 
 async def test_the_timeline_leaves_out_commits_and_is_paged(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,13 +81,6 @@ def test_a_wrong_field_is_found_in_kubernetes_objects() -> None:
     assert "endpoints[0].port" in problems(monitor, NEWEST)[0]
 
 
-def test_the_table_of_values_in_the_readme_is_current() -> None:
-    table = REPOSITORY / "helm" / "values_table.py"
-    checked = subprocess.run([sys.executable, table, "--check"], capture_output=True, text=True, check=False)
-
-    assert checked.returncode == 0, checked.stderr
-
-
 def test_the_schema_knows_exactly_the_values_there_are() -> None:
     assert set(_properties(SCHEMA)) - {"enabled"} == set(_keys(VALUES, SCHEMA))
 

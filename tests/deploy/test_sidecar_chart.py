@@ -151,7 +151,7 @@ def test_it_has_rotas_credentials_and_the_program_its_status(chart: Path) -> Non
         ({"lead": "a", "topics": ["b"]}, NEWEST, "belong together"),
         ({"lead": "a", "topicRegex": "b.*"}, NEWEST, "belong together"),
         ({"work": "a", "topics": ["b"], "topicRegex": "b.*"}, NEWEST, "set one of topics and topicRegex"),
-        ({"work": "a", "topics": ["b"], "topicsExcept": ["c"]}, NEWEST, "topicsExcept goes with topicRegex"),
+        ({"work": "a", "topics": ["b"], "topicsExcept": ["c"]}, NEWEST, "topicsExcept requires topicRegex"),
         ({"lead": "a", "url": ""}, NEWEST, "pass url"),
         ({"lead": "a", "image": ""}, NEWEST, "pass image"),
         ({"lead": "a"}, "1.28.0", "need Kubernetes 1.29"),

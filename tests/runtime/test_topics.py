@@ -174,3 +174,37 @@ async def test_a_wait_ends_with_the_owner_of_the_topics_and_goes_on_at_the_next(
 
         assert ended.error in (ErrorCode.NONE, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         assert [topic.partitions for topic in (await waiting).topics] == [4]
+
+
+async def test_no_version_comes_back_with_what_it_stood_for(store: FaultyStore) -> None:
+    """Not after a change is taken back, nor over a restart; and a restart alone makes no new version."""
+    listings: list[str] = []
+    topics: list[str] = []
+    for _ in range(3):
+        async with LocalCoordinator(store, shard_count=4) as coordinator:
+            await coordinator.wait_until_ready()
+            restarted = (await listed(coordinator)).version
+            assert listings[-1:] in ([], [restarted])
+            for partitions, attributes in ((2, {}), (2, {"weights": "9,1"}), (2, {})):
+                reply = (await coordinator.call(PutTopic("default", "words", partitions, attributes))).reply
+                assert isinstance(reply, TopicReply)
+                topics.append(reply.version)
+                listings.append((await listed(coordinator)).version)
+            await coordinator.call(DeleteTopic("default", "words"))
+            listings.append((await listed(coordinator)).version)
+
+    assert len(set(topics)) == len(topics) == 9
+    assert len(set(listings)) == len(listings) == 12
+
+
+async def test_changes_of_two_topics_have_a_version_for_each_order(store: FaultyStore) -> None:
+    seen: list[str] = []
+    async with LocalCoordinator(store, shard_count=4) as coordinator:
+        await coordinator.wait_until_ready()
+        for topic in ("a", "b", "b", "a", "a", "b"):
+            await coordinator.call(PutTopic("default", topic, 1, {}))
+            seen.append((await listed(coordinator)).version)
+            await coordinator.call(DeleteTopic("default", topic))
+            seen.append((await listed(coordinator)).version)
+
+    assert len(set(seen)) == len(seen)

@@ -32,7 +32,7 @@ def test_named_ports_are_those_of_http_then_grpc() -> None:
 
 def test_ports_past_the_last_one_are_refused() -> None:
     assert settings("0.0.0.0:8080", worker_ports=65_530).worker_ports == 65_530
-    with pytest.raises(ValueError, match="no room for two ports"):
+    with pytest.raises(ValueError, match="must leave two ports for each worker"):
         settings("0.0.0.0:8080", worker_ports=65_531)
 
 

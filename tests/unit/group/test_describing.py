@@ -206,8 +206,8 @@ def test_a_listing_has_the_requested_groups(request_: m.ListGroups, is_listed: b
     assert bool(a_stable_group().ask(request_).groups) is is_listed
 
 
-@pytest.mark.parametrize(("limit", "more"), [(1, True), (2, False), (3, False)])
-def test_a_page_ends_at_the_limit(limit: int, more: bool) -> None:
+@pytest.mark.parametrize(("limit", "next_after"), [(1, "a"), (2, None), (3, None)])
+def test_a_page_ends_at_the_limit(limit: int, next_after: str | None) -> None:
     core = a_stable_group()
     core.ask(m.CommitOffsets(NAMESPACE, "a", -1, (m.OffsetToCommit("t", 0, 1),)))
     reply = core.ask(m.ListGroups(NAMESPACE, limit=limit))
