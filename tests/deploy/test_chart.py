@@ -105,13 +105,13 @@ def test_the_limits_of_the_cases_are_limits_of_the_protocol() -> None:
             {"tls": {"existingSecret": "s", "clientCa": {"existingSecret": "c"}}, "access": {"allowAnonymous": False}},
             "callers have no",
         ),
-        ({"access": {"rules": "[[rules]]"}}, "access.allowAnonymous lets"),
+        ({"access": {"rules": "[[rules]]"}}, "access.allowAnonymous contradicts"),
         ({"access": {"allowAnonymous": False, "rules": "x", "existingConfigMap": "y"}}, "both set"),
         ({"access": {"serviceAccounts": "keys"}}, "access.serviceAccounts need access.rules"),
         ({**RULES, "tls": {"clientCa": {"existingSecret": "c"}}}, "tls.clientCa needs"),
         (
             {"access": {**RULES["access"], "serviceAccounts": "review"}, "serviceAccount": {"create": False}},
-            "gives the",
+            "grants a role to the",
         ),
         ({"redis": {"enabled": True}}, "redis.enabled needs"),
         (
@@ -195,7 +195,7 @@ def test_the_notes_say_where_it_is_and_warn_of_what_is_missing() -> None:
     assert "WARNING: with 1 replica(s)" in _notes(CHART / "ci" / "bare-values.yaml")
     assert "existingSecret keep them out" in _notes(CHART / "ci" / "own-secrets-values.yaml")
     assert "tokens travel in plain text" in _notes(JOB)
-    assert "clients must show certificates" in _notes(CERTIFICATES)
+    assert "clients must present certificates" in _notes(CERTIFICATES)
     assert f"https://{RELEASE}.{NAMESPACE}:8080" in _notes(CERTIFICATES)
     assert "NOTE" not in _notes(EVERYTHING)
 

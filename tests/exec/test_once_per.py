@@ -52,7 +52,7 @@ def test_a_job_that_must_not_run_twice_is_not_repeated(wrappers: Wrappers) -> No
     ("options", "sentence"),
     [
         (("--once-per", "sometimes"), "'sometimes' is no time such as 90s, 20m or 2h"),
-        (("--at-most-once",), "--at-most-once belongs to --once-per"),
+        (("--at-most-once",), "--at-most-once requires --once-per"),
     ],
 )
 def test_an_occasion_that_cannot_be_is_a_wrong_use(wrappers: Wrappers, options: tuple[str, ...], sentence: str) -> None:

@@ -122,9 +122,9 @@ def test_a_token_that_contradicts_its_generation_is_refused(key_pairs: KeyRing) 
 def test_a_token_of_another_group_or_tenant_opens_nothing(key_pairs: KeyRing) -> None:
     fence = a_fence(key_pairs)
 
-    with pytest.raises(InvalidToken, match="belong"):
+    with pytest.raises(InvalidToken, match="does not own"):
         fence.admit(sign(TOKEN, key_pairs), group_id="reports")
-    with pytest.raises(InvalidToken, match="belong"):
+    with pytest.raises(InvalidToken, match="does not own"):
         fence.admit(sign(TOKEN, key_pairs), namespace="other")
 
 

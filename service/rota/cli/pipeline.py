@@ -141,7 +141,7 @@ def ingest(
             )
             with steps.metrics_served(follower.meters, metrics):
                 for lines, lag_s, message in follower.looks(workers, tables):
-                    print_notice(message or f"{lines:,} lines, {lag_s:.1f} s after the latest was written")
+                    print_notice(message or f"{lines:,} lines, {lag_s:.1f} s after the youngest was written")
 
 
 @app.command()

@@ -200,7 +200,7 @@ async def _watch_health(services: Services) -> None:
         is_failing = services.coordinator.store_failing_ms() >= _FAILING_MS
         services.api.backend.needs_restart = is_failing and await services.store.needs_restart()
         if services.api.backend.needs_restart:
-            _log.error("only a restart can help: the store accepts no write of this process; /healthz says so")
+            _log.error("only a restart can help: the store takes no write of this process; /healthz says so")
 
 
 class Signals:
