@@ -1,6 +1,6 @@
 """The pipeline: reading a journal beside other readers of Postgres, folding it, the advisor, and the lag of following.
 
-One journal grows to 1, 5 and 20 million lines (at scale 1); reading, ingest, fold and advice are measured at each size,
+One journal grows to 1, 5 and 20 million lines (at scale 1); reading, tables and advice are measured at each size,
 in one session of Spark, with their CPU beside the time that they take. A JDBC driver is compared where ROTA_JDBC_JAR
 names one, DuckDB where it is installed (`pip install 'rota[bench]'`).
 """
@@ -25,10 +25,7 @@ import psycopg
 
 from bench.figures import Effort, Figure
 from rota.pipeline.advisor import advise
-from rota.pipeline.bronze import Ingest
-from rota.pipeline.follow import Follower
-from rota.pipeline.gold import refresh
-from rota.pipeline.journal import open_journal
+from rota.pipeline.batches import Batches, progress_of, start
 from rota.pipeline.lake import Lake
 from rota.pipeline.session import session
 from rota.workload.generate import Wanted, generate
@@ -106,7 +103,7 @@ def steps(dsn: str, lines: int, cores: int, server: int, repeats: int, folder: P
 
     `server` is the process of Postgres. Whole rounds are measured after one that warms compilers and caches.
     """
-    found: dict[str, list[float]] = {"read": [], "ingest": [], "fold": [], "advice": []}
+    found: dict[str, list[float]] = {"read": [], "tables": [], "advice": []}
     with session(f"local[{cores}]", _SETTINGS) as spark:
         bench = _Bench(Effort(repeats), spark, server, folder)
         for number in range(repeats + 1):
@@ -223,81 +220,77 @@ class _Bench:
 
     def tables(self, dsn: str, lines: int, *, with_aims: bool) -> list[Figure]:
         """From the journal to facts and advice."""
-        most_ingest, most_fold, least_rate = (3.0, 6.0, 5e3) if with_aims else (None, None, None)
         of, millions = f"{lines:,} lines", lines / 1e6
-        lake, ingested, folded, generations = self._folded(dsn, lines, f"lake-{lines}")
-        ingest_cpu, fold_cpu = ingested.client_cpu_s / millions, folded.client_cpu_s / millions
+        lake, made, generations = self._made(dsn, lines, f"lake-{lines}")
         advised = [self._advised(lake, generations) for _ in range(self._effort.repeats)]
         rates = tuple(generations / each.seconds for each in advised)
-        of_thousand = tuple(each.client_cpu_s / generations * 1000 for each in advised)
         resident_mb = sum(p.memory_info().rss for p in psutil.Process().children(recursive=True)) / 2**20
         return [
-            Figure("pipeline", f"ingest, journal to Delta: {of}", "lines/s", (lines / ingested.seconds,)),
-            Figure("pipeline", f"CPU of 1M lines: ingest, {of}", "s", (ingest_cpu,), aim=most_ingest),
-            Figure("pipeline", f"of Postgres besides: ingest, {of}", "s", (ingested.server_cpu_s / millions,)),
-            Figure("pipeline", f"fold of 1M lines: {of}", "s", (folded.seconds / millions,)),
-            Figure("pipeline", f"CPU of 1M lines: fold, {of}", "s", (fold_cpu,), aim=most_fold),
-            Figure("pipeline", f"advisor, all strategies: {of}", "generations/s", rates, aim=least_rate),
-            Figure("pipeline", f"CPU of 1,000 generations: advisor, {of}", "s", of_thousand),
+            Figure("pipeline", f"journal to tables: {of}", "lines/s", (lines / made.seconds,)),
+            Figure(
+                "pipeline",
+                f"CPU of 1M lines: journal to tables, {of}",
+                "s",
+                (made.client_cpu_s / millions,),
+                aim=60.0 if with_aims else None,
+            ),
+            Figure("pipeline", f"of Postgres besides: {of}", "s", (made.server_cpu_s / millions,)),
+            Figure("pipeline", f"advisor, all strategies: {of}", "generations/s", rates),
             Figure("pipeline", f"memory of all processes after {of}", "MiB", (resident_mb,)),
         ]
 
     def rates(self, dsn: str, lines: int, tasks: int, lake_name: str) -> dict[str, float]:
         """Lines a second of each step, generations a second of advice, once."""
         _, read = self._measured(f"read of {lines:,} lines", lambda: _spark_source(self._spark, dsn, lines, tasks))
-        lake, ingested, folded, generations = self._folded(dsn, lines, lake_name)
-        costs = {"read": read, "ingest": ingested, "fold": folded}
-        rates = {step: lines / cost.seconds for step, cost in costs.items()}
+        lake, made, generations = self._made(dsn, lines, lake_name)
+        rates = {"read": lines / read.seconds, "tables": lines / made.seconds}
         return rates | {"advice": generations / self._advised(lake, generations).seconds}
 
-    def _folded(self, dsn: str, lines: int, lake_name: str) -> tuple[Lake, Cost, Cost, int]:
-        """A lake of the whole journal, what its ingest and its fold cost, and how many generations it has."""
-        journal = open_journal(dsn)
-        lake = Lake.create(self._folder / lake_name, "delta", journal.heads().incarnation)
-        ingest = Ingest(journal, {"url": dsn})
-        _, ingested = self._measured(f"ingest of {lines:,} lines", lambda: ingest.run(self._spark, lake))
-        refreshed, folded = self._measured(f"fold of {lines:,} lines", lambda: refresh(self._spark, lake))
-        return lake, ingested, folded, refreshed.rows["assignments"]
+    def _made(self, dsn: str, lines: int, lake_name: str) -> tuple[Lake, Cost, int]:
+        """A lake of the whole journal, its cost, and how many generations it has."""
+        batches = Batches(Lake(self._spark, str(self._folder / lake_name)))
+        _, cost = self._measured(f"tables of {lines:,} lines", lambda: self._read(batches, dsn))
+        return batches.lake, cost, batches.rows["assignments"]
+
+    def _read(self, batches: Batches, dsn: str) -> None:
+        for _ in progress_of(start(batches, {"url": dsn})):
+            pass
 
     def _advised(self, lake: Lake, generations: int) -> Cost:
-        return self._measured(f"advice on {generations:,} generations", lambda: advise(self._spark, lake))[1]
+        return self._measured(f"advice on {generations:,} generations", lambda: advise(lake))[1]
 
     def lag(self, dsn: str, lines: int) -> list[Figure]:
-        """The age of the youngest event when it is in bronze, while a writer writes ten times a second."""
-        journal = open_journal(dsn)
-        lake = Lake.create(self._folder / "followed", "delta", journal.heads().incarnation)
-        Ingest(journal, {"url": dsn}).run(self._spark, lake)
+        """The duration of a batch while a writer writes ten times a second: lines are older than that by one trigger."""
+        batches = Batches(Lake(self._spark, str(self._folder / "followed")))
+        self._read(batches, dsn)
         over = threading.Event()
         writer = threading.Thread(target=lambda: asyncio.run(_write(dsn, over)))
         writer.start()
-        lags: list[float] = []
-        looks = Follower(Ingest(journal, {"url": dsn}), every_s=1.0, refresh_every_s=1e9).looks(self._spark, lake)
-        next(looks)  # The first look comes after a fold of all that there was.
+        query = start(batches, {"url": dsn}, every_s=1.0)
+        seconds: list[float] = []
         until = time.monotonic() + _FOLLOWED_S
-        while time.monotonic() < until:
-            lags.append(next(looks).lag_s)
+        for done in progress_of(query):
+            seconds.append(done.seconds)
+            if time.monotonic() > until:
+                break
+        query.stop()
         over.set()
         writer.join()
-        return [Figure("pipeline", f"lag of --follow behind {lines:,} lines", "s", tuple(lags), aim=10.0)]
+        return [Figure("pipeline", f"batch of a follower behind {lines:,} lines", "s", tuple(seconds), aim=15.0)]
 
     def one_line(self, dsn: str) -> list[Figure]:
-        """A refresh after one more line of one of many groups."""
-        journal = open_journal(dsn)
-        lake = Lake.create(self._folder / "many", "delta", journal.heads().incarnation)
-        ingest = Ingest(journal, {"url": dsn})
-        ingest.run(self._spark, lake)
-        refresh(self._spark, lake)
-        found: dict[str, list[Cost]] = {"ingest": [], "refresh": []}
+        """A run after one more line of one of many groups, in a session that has started."""
+        batches = Batches(Lake(self._spark, str(self._folder / "many")))
+        self._read(batches, dsn)
+        costs = []
         for _ in range(self._effort.repeats):
             asyncio.run(_append(dsn))
-            found["ingest"].append(self._measured("ingest of one line", lambda: ingest.run(self._spark, lake))[1])
-            found["refresh"].append(self._measured("refresh of one line", lambda: refresh(self._spark, lake))[1])
-        figures = []
-        for step, costs in found.items():
-            of, aim = f"{step} of one line, {_MANY_GROUPS:,} groups", 0.3 if step == "refresh" else None
-            figures.append(Figure("pipeline", of, "s", tuple(cost.seconds for cost in costs)))
-            figures.append(Figure("pipeline", f"CPU of {of}", "s", tuple(cost.client_cpu_s for cost in costs), aim=aim))
-        return figures
+            costs.append(self._measured("tables of one line", lambda: self._read(batches, dsn))[1])
+        of = f"one line, {_MANY_GROUPS:,} groups"
+        return [
+            Figure("pipeline", of, "s", tuple(cost.seconds for cost in costs), aim=15.0),
+            Figure("pipeline", f"CPU of {of}", "s", tuple(cost.client_cpu_s for cost in costs)),
+        ]
 
     def _measured(self, step: str, do: Callable[[], _Result]) -> tuple[_Result, Cost]:
         server = self._server

@@ -220,7 +220,7 @@ def metrics() -> str:
     from rota.client.metrics import LABELS, METRICS
     from rota.client.rebalance_causes import CAUSES
     from rota.observability.metrics import Metrics
-    from rota.pipeline.meters import METRICS as of_pipeline
+    from rota.pipeline.metrics import Metrics as PipelineMetrics
 
     rows = []
     for collector in Metrics().registry._collector_to_names:
@@ -229,6 +229,10 @@ def metrics() -> str:
             labels = getattr(metric, "_labelnames", ()) or getattr(collector, "_labelnames", ())
             name = metric.name + ("_total" if metric.type == "counter" else "")
             rows.append((f"`{name}`", metric.type, ", ".join(labels) or "-", metric.documentation))
+    of_pipeline = (
+        (f"`{m.name}{'_total' if m.type == 'counter' else ''}`", m.type, "-", m.documentation)
+        for m in PipelineMetrics().registry.collect()
+    )
     headings = ("name", "type", "labels", "meaning")
     of_sdk = (
         (f"`{each.name}`", each.type_in_prometheus, ", ".join(each.labels) or "-", each.meaning) for each in METRICS
@@ -237,8 +241,8 @@ def metrics() -> str:
         "Metrics",
         "## Of a server",
         table(headings, sorted(rows)),
-        "## Of `rota pipeline ingest --follow --metrics HOST:PORT`",
-        table(headings, sorted((f"`{m.name}`", m.type_, m.label or "-", m.meaning) for m in of_pipeline)),
+        "## Of `rota pipeline follow --metrics HOST:PORT`",
+        table(headings, sorted(of_pipeline)),
         "## Of the Python SDK",
         "Names and labels of `rota.adapters.prometheus`: see [Monitor Rota](../how-to/observe.md). OpenTelemetry has "
         "them with dots, and without units and `_total`: `rota.client.calls` with the attribute `rota.group_id`.",
@@ -251,12 +255,12 @@ def metrics() -> str:
 def tables() -> str:
     """The tables that `rota pipeline` makes."""
     from rota.pipeline.facts.outcomes import OUTCOMES
-    from rota.pipeline.tables import BRONZE, CARRY, CURRENT, GOLD
+    from rota.pipeline.tables import BRONZE, CURRENT, GOLD
     from rota.protocol.causes import CAUSES
 
     parts = []
-    for each in (BRONZE, *GOLD.values(), *CURRENT.values(), CARRY):
-        rows = ((f"`{column.name}`", str(column.type_), column.doc) for column in each.columns)
+    for each in (BRONZE, *GOLD.values(), CURRENT):
+        rows = ((f"`{column.name}`", _type_name(column), column.doc) for column in each.columns)
         sources = ", ".join(f"`{kind}`" for kind in each.sources)
         text = f"One row: {each.grain}."
         if sources:
@@ -272,13 +276,20 @@ def tables() -> str:
         parts += [f"## {heading.capitalize()}s of rebalances", table((heading, "meaning"), meanings)]
     opening = (
         "What `rota pipeline` makes of the journal. Times are UTC, names that end with `_ms` are milliseconds. "
-        "Rows are written when they are complete and never change after that, but for those of `current_…` and "
-        "`carry`: they say how things stand as of the last refresh. Whatever else they say of "
-        "their group (members, state, protocol) is known from all of its lines up to then. The order of lines is "
-        "that of `seq` in their shard. Owners' clocks differ, so the later line may have the earlier time: a duration "
-        "(`_ms`) is never below 0."
+        "Rows are written when they are complete and never change after that; those that have no end yet are in "
+        "`current`. Each row of a batch has the number of that batch (`batch`): tables agree up to the highest number "
+        "in `current`, which a batch writes last. The order of lines is that of `seq` in their shard. Owners' clocks "
+        "differ, so the later line may have the earlier time: a duration (`_ms`) is never below 0. `silver/events` has "
+        "the columns of `bronze/lines` except `payload`, and a column for each field of each kind of line, as listed "
+        "below; the payload's `generation_id` is `new_generation_id` there, its `epoch` is `owner_epoch`, and the number of "
+        "a topic's `partitions` is `partition_count`."
     )
     return page("Tables of the pipeline", opening, *parts)
+
+
+def _type_name(column: Any) -> str:
+    """The type of a column; that of `open` would be all tables once more."""
+    return "struct of lists of rows" if column.name == "open" else str(column.type_)
 
 
 _LINES = (

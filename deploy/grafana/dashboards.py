@@ -285,27 +285,22 @@ INTERNALS = Board(
             "Pipeline",
             (
                 Panel(
-                    "Age of the journal's lines",
-                    "s",
-                    "How old the youngest line of a read is, and how long ago the last read of any kind was.",
-                    (
-                        Query("rota_pipeline_lag_seconds{{of}}", "youngest line"),
-                        Query(
-                            'time() - rota_pipeline_last_success_timestamp_seconds{{of}, step="ingest"}', "last read"
-                        ),
-                    ),
-                ),
-                Panel(
-                    "Busy by step",
-                    "percentunit",
-                    "Share of the time that each step takes. Together they should stay well below 100%.",
-                    (rate("rota_pipeline_step_seconds_total", "step"),),
-                ),
-                Panel(
-                    "Files",
+                    "Unread lines",
                     "short",
-                    "By table; compaction makes few of many.",
-                    (Query("rota_pipeline_files{{of}}", "{{table}}"),),
+                    "Lines of the journal that the last batch left unread.",
+                    (Query("rota_pipeline_lines_behind{{of}}", "unread"),),
+                ),
+                Panel(
+                    "Last read",
+                    "s",
+                    "Time since the last look at the journal that succeeded.",
+                    (Query("time() - rota_pipeline_last_success_timestamp_seconds{{of}}", "last read"),),
+                ),
+                Panel(
+                    "Busy",
+                    "percentunit",
+                    "Share of the time that batches take. It should stay well below 100%.",
+                    (Query("rate(rota_pipeline_batch_seconds_total{{of}}{w})", "batches"),),
                 ),
             ),
         ),

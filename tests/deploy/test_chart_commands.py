@@ -31,7 +31,7 @@ def test_rota_understands_the_arguments_of_every_container() -> None:
     """Parsed, not run: `--help` comes after whatever is wrong."""
     commands = {tuple(arguments) for case in CASES for arguments, _ in _commands(render(case))}
 
-    assert {("serve",), ("db", "upgrade"), ("pipeline", "refresh")} <= commands
+    assert {("serve",), ("db", "upgrade"), ("pipeline", "run")} <= commands
     for arguments in commands:
         answered = CliRunner().invoke(app, [*arguments, "--help"])
         assert answered.exit_code == 0, f"{arguments}: {answered.output}"
@@ -41,7 +41,7 @@ def test_rota_reads_every_variable_that_a_container_is_given() -> None:
     for arguments, variables in (given for case in CASES for given in _commands(render(case))):
         known = OF_THE_SERVER if arguments == ["serve"] else set(_variables_of(arguments))
         # The steps of the pipeline share an environment.
-        of_another_step = set(_variables_of(["pipeline", "ingest"])) if arguments[0] == "pipeline" else set()
+        of_another_step = set(_variables_of(["pipeline", "run"])) if arguments[0] == "pipeline" else set()
         assert variables <= known | of_another_step | WITHOUT_OPTION, arguments
 
 

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import duckdb
-import pyarrow.parquet as pq
 import pytest
 import sqlglot
+from deltalake import DeltaTable
 from sqlglot import exp
 
-from rota.pipeline.lake import Lake
+from rota.pipeline.session import session
 from tests.docs.pages import ROOT, Block, blocks_of, run
 from tests.pipeline.journals import UNTIL_MS, simulated
-from tests.pipeline.test_lake import Fed
+from tests.pipeline.lakes import Fed
 
 PAGE = ROOT / "docs" / "how-to" / "query-the-lake.md"
 
-pytestmark = [pytest.mark.thorough, pytest.mark.processes]
+pytestmark = [pytest.mark.slow, pytest.mark.processes]
 
 
 @pytest.fixture(scope="module")
@@ -25,11 +26,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where a reader runs the blocks: `rota-lake` is there."""
     folder = tmp_path_factory.mktemp("reader")
     journal = tuple(line._replace(at_ms=UNTIL_MS + line.at_ms) for line in simulated(1))
-    fed = Fed(folder, journal=journal)
-    fed.grow(60)
-    fed.refresh()
-    fed.grow(1_000)
-    fed.refresh()
+    with session("local[2]") as spark:
+        fed = Fed(spark, folder, journal)
+        for to_seq in (60, 1_000):
+            fed.append(to_seq)
+            fed.read()
     Path(fed.lake.root).rename(folder / "rota-lake")
     return folder
 
@@ -47,7 +48,7 @@ def test_each_block_runs(block: Block, folder: Path) -> None:
 
 def test_iceberg_readers_have_the_rows_of_the_delta_table(folder: Path) -> None:
     [block] = [block for block in blocks("python") if "pyiceberg" in block.text]
-    rows = [row for uri in files(folder) for row in pq.read_table(uri).to_pylist()]
+    rows = rebalances(folder).to_pylist()
 
     printed = run(block, {}, {}, folder)
 
@@ -60,7 +61,7 @@ def test_the_query_for_trino_gives_rows_in_another_dialect(folder: Path) -> None
     [query] = [block.text for block in blocks("sql") if block.more == "trino"]
     [parsed] = sqlglot.parse(query, read="trino")
     engine = duckdb.connect()
-    engine.register("rebalances", pq.read_table(files(folder)))
+    engine.register("rebalances", rebalances(folder))
 
     found = engine.execute(sqlglot.transpile(query, read="trino", write="duckdb")[0]).fetchall()
 
@@ -71,12 +72,6 @@ def test_the_query_for_trino_gives_rows_in_another_dialect(folder: Path) -> None
     assert [row[2] for row in found] == sorted((row[2] for row in found), reverse=True)
 
 
-def files(folder: Path) -> list[str]:
-    return Lake.open(folder / "rota-lake").fact_files("rebalances")
-
-
-def test_statistics_name_the_groups_and_times_of_each_file(folder: Path) -> None:
-    found = Lake.open(folder / "rota-lake").gold("rebalances").files()
-
-    assert len(found) > 0
-    assert all({"group_id", "started_at", "ended_at"} <= set(each.least) & set(each.greatest) for each in found)
+def rebalances(folder: Path) -> Any:
+    """The table, by another reader than Spark."""
+    return DeltaTable(folder / "rota-lake" / "gold" / "rebalances").to_pyarrow_table()

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from rota.pipeline.advisor import STRATEGIES
-from rota.pipeline.events import Line
 from rota.pipeline.facts.timeouts import Silences
-from rota.pipeline.tables import GOLD
+from rota.pipeline.tables import GOLD, Line
 from rota.pipeline.what_ifs import Known
 from rota.workload.fleet import SECOND_MS, GroupPlan
 from rota.workload.member import PlayedMember

@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from rota.group.journal import encode_entry
-from rota.pipeline.events import Line
+from rota.pipeline.tables import Line
 from rota.storage.migrate import upgrade
 from rota.testing.profiles import PROFILES, Parts, Profile
 from rota.testing.world import World

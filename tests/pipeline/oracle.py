@@ -17,7 +17,7 @@ from typing import NamedTuple
 from rota.group.journal import decode_entry
 from rota.group.records import class_end_ms
 from rota.group.shard import Shard
-from rota.pipeline.events import Line
+from rota.pipeline.tables import Line
 from rota.protocol.limits import Limits
 
 EMPTY, PREPARING, COMPLETING, STABLE, DEAD = "Empty", "PreparingRebalance", "CompletingRebalance", "Stable", "Dead"

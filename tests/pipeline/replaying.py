@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from operator import attrgetter
 
-from rota.pipeline.advisor import Replays
-from rota.pipeline.events import Line
+import pyarrow as pa
+
+from rota.pipeline.advisor import GroupReplay, replay_lines
 from rota.pipeline.facts.fact import Row
 from rota.pipeline.facts.units import Decoders
 from rota.pipeline.fold import GroupFold, Key
 from rota.pipeline.invariants import EpochSpan, Finding, GroupAudit, epochs_mixed
+from rota.pipeline.tables import FOLDED, LINES, Line
 from rota.pipeline.what_ifs import Known
+from tests.pipeline.journals import ordered
 
 
 def fold_lines(
@@ -52,6 +56,25 @@ def replays(
     known: Mapping[tuple[str, str], Known] | None = None,
 ) -> Iterator[Row]:
     """The rows of `advisor` and `what_ifs` for these lines, which come group by group and ordered by number."""
-    found = Replays(strategies, decoders, known or {})
-    yield from found.add(lines)
-    yield from found.finish()
+    for (_, namespace, group_id), of_group in groupby(lines, key=attrgetter("shard_id", "namespace", "group_id")):
+        silences = (known or {}).get((namespace, group_id))
+        yield from replay_lines(GroupReplay(namespace, group_id, strategies, decoders, silences), of_group)
+
+
+def closed_rows(lines: Sequence[Line], decoders: Decoders | None = None) -> dict[str, Counter[str]]:
+    """The complete rows that one pass over a journal gives, by table."""
+    rows: dict[str, Counter[str]] = {table: Counter() for table in FOLDED}
+    for _, _, found in fold_lines(ordered(lines), decoders):
+        for each in found:
+            rows[each.table][repr(each.values)] += 1
+    return rows
+
+
+def table_of(lines: Iterable[Line]) -> pa.Table:
+    """Lines as Spark gives them to a fold."""
+    columns = list(zip(*lines, strict=True))
+    arrays = [
+        pa.array([at_ms * 1000 for at_ms in column] if field.name == "at" else column, field.type)
+        for column, field in zip(columns, LINES, strict=True)
+    ]
+    return pa.Table.from_arrays(arrays, schema=LINES)

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from rota.pipeline.advice_rules import broken_rules
 from rota.pipeline.advisor import ACTUAL, STRATEGIES
+from rota.pipeline.audit import broken_rules
 from rota.pipeline.facts.steps import Holders
 from rota.pipeline.facts.units import Shares
 from tests.pipeline.hand_made import HandMade, as_dict

@@ -5,21 +5,29 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing, redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import NamedTuple
 
+import platformdirs
 import pytest
+from deltalake import DeltaTable
 
 from rota.cli.exits import Exit
 from rota.cli.main import main
-from rota.pipeline.lake import LAKE_VERSION
+from rota.pipeline import java
+from rota.pipeline.failures import JarsMissing
+from rota.pipeline.java import delta_jars
 from tests.pipeline.journals import simulated, sqlite_store
+from tests.pipeline.replaying import closed_rows
 from tests.support.postgres import PostgresServer
+from tests.support.processes import rota_command
 
 
 class Done(NamedTuple):
@@ -62,11 +70,10 @@ def test_the_doctor_says_of_each_part_what_it_found(pipeline: Run, store: str) -
     done = pipeline("doctor", "--store", store, "-o", "json")
 
     checks = {each["check"]: each for each in json.loads(done.out)}
-    assert checks.keys() >= {"Java", "pyspark", "deltalake", "memory", "journal", "first lines", "tables"}
+    assert checks.keys() >= {"Java", "Delta", "pyspark", "memory", "journal", "first lines"}
     assert all(checks[name]["ok"] for name in checks if name != "memory")
     assert f"{len(simulated(1))} lines in 2 shards" in checks["journal"]["found"]
     assert "lines of 2 shards were read" in checks["first lines"]["found"]
-    assert checks["tables"]["found"].startswith("none yet")
 
 
 def test_without_a_java_the_doctor_says_how_to_get_one(
@@ -91,15 +98,11 @@ def test_without_a_java_the_doctor_says_how_to_get_one(
     ("statements", "says"),
     [
         (["UPDATE alembic_version SET version_num = '9999'"], "9999 is of a later release"),
-        (
-            ["UPDATE shards SET first_seq = 41 WHERE shard_id = 1", "DELETE FROM group_events WHERE seq <= 40"],
-            "shard 1: lines 1 to 40 were pruned before they were read",
-        ),
         (["DELETE FROM store"], "no service ever opened this store"),
         (["DROP TABLE group_events", "DROP TABLE shards"], "rota db upgrade"),
     ],
 )
-def test_an_incomplete_journal_is_rejected_before_any_write(
+def test_a_store_of_another_schema_is_rejected_before_any_write(
     pipeline: Run, store: str, tmp_path: Path, statements: list[str], says: str
 ) -> None:
     change(store, *statements)
@@ -113,8 +116,8 @@ def test_an_incomplete_journal_is_rejected_before_any_write(
 
 
 def test_a_store_that_is_not_there_may_be_there_later(pipeline: Run, tmp_path: Path) -> None:
-    nowhere = pipeline("ingest", "--store", f"sqlite:///{tmp_path / 'none.db'}")
-    silent = pipeline("ingest", "--store", "postgresql://nobody@127.0.0.1:1/none")
+    nowhere = pipeline("run", "--store", f"sqlite:///{tmp_path / 'none.db'}")
+    silent = pipeline("run", "--store", "postgresql://nobody@127.0.0.1:1/none")
 
     assert (nowhere.exit_code, silent.exit_code) == (Exit.UNAVAILABLE, Exit.UNAVAILABLE)
     assert "there is no store" in nowhere.err
@@ -128,41 +131,64 @@ def test_a_login_without_rights_gets_the_names_of_those(
 ) -> None:
     postgres_server.execute("CREATE ROLE nosy LOGIN", database=postgres_url.rpartition("/")[2])
 
-    done = pipeline("ingest", "--store", postgres_url.replace("postgres@", "nosy@"))
+    done = pipeline("run", "--store", postgres_url.replace("postgres@", "nosy@"))
 
     postgres_server.execute("DROP ROLE nosy", database=postgres_url.rpartition("/")[2])
     assert (done.exit_code, "GRANT rota_reader" in done.err) == (Exit.ERROR, True)
     assert not (tmp_path / "lake").exists()
 
 
-def test_tables_of_another_journal_are_left_as_they_are(pipeline: Run, store: str, tmp_path: Path) -> None:
-    other = sqlite_store(tmp_path / "other.db", simulated(2), incarnation="2" * 32)
-    described = {"version": LAKE_VERSION, "format": "delta", "incarnation": "2" * 32}
-    (tmp_path / "lake").mkdir()
-    (tmp_path / "lake" / "lake.json").write_text(json.dumps(described))
+def test_jars_that_cannot_be_fetched_are_named_with_a_way_out(
+    pipeline: Run, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(platformdirs, "user_cache_path", lambda _name: tmp_path / "cache")
+    monkeypatch.setenv("ROTA_MAVEN_REPOSITORY", "http://127.0.0.1:1")
 
-    refused = pipeline("ingest", "--store", store)
-    checked = pipeline("doctor", "--store", other)
+    done = pipeline("run", "--store", store)
 
-    assert (refused.exit_code, "this journal is 1111" in refused.err) == (Exit.ERROR, True)
-    assert [path.name for path in (tmp_path / "lake").iterdir()] == ["lake.json"]
-    assert "delta in" in checked.out
+    assert done.exit_code == Exit.ERROR
+    assert "ROTA_MAVEN_REPOSITORY" in done.err
+    assert done.err.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "command", ["refresh", "backfill", "advise", "what-ifs", "timeouts", "report", "audit", "compact"]
-)
+def test_a_jar_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [name, *_] = java._JARS
+    fake = tmp_path / "io" / "delta" / name / java._DELTA / f"{name}-{java._DELTA}.jar"
+    fake.parent.mkdir(parents=True)
+    fake.write_bytes(b"not the jar")
+    monkeypatch.setenv("ROTA_MAVEN_REPOSITORY", tmp_path.as_uri())
+
+    with pytest.raises(JarsMissing, match="is not the jar that this release was tested with"):
+        delta_jars(tmp_path / "cache")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["advise", "report", "audit"])
 def test_commands_on_tables_say_when_there_are_none(pipeline: Run, command: str) -> None:
     done = pipeline(command)
 
     assert done.exit_code == Exit.ERROR
-    assert "run `rota pipeline ingest` first" in done.err
+    assert "run `rota pipeline run` first" in done.err
 
 
-def test_a_format_that_there_is_not_is_named(pipeline: Run, store: str) -> None:
-    done = pipeline("ingest", "--store", store, "--format", "csv")
+@pytest.mark.slow
+def test_a_killed_run_is_finished_by_the_next(store: str, tmp_path: Path) -> None:
+    """Killed with SIGKILL once the first table is there; tables are read by another reader than Spark."""
+    command: list[str] = [str(rota_command()), "pipeline", "run", "--store", store, "--lake", str(tmp_path / "lake")]
+    command += ["--out", str(tmp_path / "report"), "--master", "local[2]"]
 
-    assert (done.exit_code, done.err) == (Exit.USAGE, "rota: --format is one of delta, parquet\n")
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as first:
+        while first.poll() is None and not list((tmp_path / "lake").glob("gold/*/_delta_log/*.json")):
+            time.sleep(0.05)
+        first.kill()
+    subprocess.run(command, check=True, timeout=500)
+
+    rows = {table: DeltaTable(tmp_path / "lake" / "gold" / table).to_pyarrow_dataset() for table in ("rebalances",)}
+    lines = DeltaTable(tmp_path / "lake" / "bronze" / "lines").to_pyarrow_dataset()
+    assert first.returncode == -signal.SIGKILL
+    assert lines.count_rows() == len(simulated(1))
+    assert rows["rebalances"].count_rows() == closed_rows(simulated(1))["rebalances"].total()
+    assert (tmp_path / "report" / "index.html").is_file()
 
 
 def test_the_lines_for_a_cluster_hold_no_password(pipeline: Run, tmp_path: Path) -> None:
@@ -177,4 +203,4 @@ def test_the_lines_for_a_cluster_hold_no_password(pipeline: Run, tmp_path: Path)
     assert "secret@" not in done.out
     assert said[:4] == ["--master", "spark://one two:7077", "--archives", "none.tar.gz#environment"]
     assert "spark.executorEnv.ROTA_STORE=postgresql://me:secret@db/rota" in said
-    assert said[-4:] == ["pipeline", "refresh", "--lake", "/srv/lake"]
+    assert said[-4:] == ["pipeline", "run", "--lake", "/srv/lake"]

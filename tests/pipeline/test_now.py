@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from rota.pipeline.incidents import Stalls, in_order, stalls
 from rota.pipeline.now import Progress, Standing, troubles
 from rota.pipeline.period import AHEAD, Period, latest_line, moment, ms_of, parse_since, period
-from rota.pipeline.worst import Stalls, in_order, stalls
 
 MINUTE, HOUR = 60_000, 3_600_000
 END = 100 * HOUR

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.pipeline.events import Line
 from rota.pipeline.facts.churn import Holding
 from rota.pipeline.facts.outcomes import ASSIGNED, DELETED, OUTCOMES, REASSIGNED
 from rota.pipeline.sections import FLAPPING
-from rota.pipeline.tables import GOLD
+from rota.pipeline.tables import GOLD, Line
 from rota.workload.fleet import HOUR_MS, draw_group
 from rota.workload.shard import ShardWorld
 from tests.pipeline import oracle

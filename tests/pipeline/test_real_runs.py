@@ -16,16 +16,14 @@ import psycopg
 import pytest
 
 from rota.pipeline.audit import audit
-from rota.pipeline.bronze import Ingest
-from rota.pipeline.events import Line, lines_of
+from rota.pipeline.batches import Batches, progress_of, start
 from rota.pipeline.failures import LinesMissing
-from rota.pipeline.gold import refresh
 from rota.pipeline.invariants import Finding
 from rota.pipeline.journal import Wanted, open_journal
-from rota.pipeline.lake import Lake
+from rota.pipeline.lake import Lake, Snapshot
 from rota.pipeline.positions import spans_between
 from rota.pipeline.report import make_report
-from rota.pipeline.tables import FOLDED, GOLD
+from rota.pipeline.tables import FOLDED, GOLD, Line, lines_of
 from rota.protocol.causes import CAUSES, Cause
 from rota.workload.writing import COLUMNS
 from tests.faults.load import Crowd, Load
@@ -69,13 +67,11 @@ class Examined(NamedTuple):
 
 def examine(spark: SparkSession, store_url: str, folder: Path) -> Examined:
     """Read all of it into new tables, and ask for the report and the audit."""
-    journal = open_journal(store_url)
-    lake = Lake.create(folder, "parquet", journal.heads().incarnation)
-    Ingest(journal, {"url": store_url}).run(spark, lake)
-    refresh(spark, lake)
-    [causes_reported] = [section for section in make_report(spark, lake).sections if section.name == "causes"]
-    audited = audit(spark, lake)
-    assert (audited.lines, audited.tables) == (lake.ingested()[1].lines, len(FOLDED))
+    lake = Lake(spark, str(folder))
+    list(progress_of(start(Batches(lake), {"url": store_url})))
+    [causes_reported] = [section for section in make_report(lake).sections if section.name == "causes"]
+    audited = audit(lake)
+    assert (audited.lines, audited.tables) == (Snapshot(lake).lines().count(), len(FOLDED))
     return Examined({cause: count for cause, count, _ in causes_reported.rows}, audited.findings)
 
 

@@ -15,17 +15,16 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from rota.group.journal import encode_entry
 from rota.group.records import Administered, Entry
-from rota.pipeline.events import Line
-from rota.pipeline.tables import GOLD
+from rota.pipeline.facts.fact import Row
+from rota.pipeline.tables import GOLD, Line
 from rota.workload.fleet import HOUR_MS, draw_group
 from rota.workload.shard import ShardWorld
-from tests.pipeline.journals import UNTIL_MS, simulated
-from tests.pipeline.test_lake import Fed
+from tests.pipeline.journals import SIMULATED, UNTIL_MS, ordered, simulated
+from tests.pipeline.replaying import fold_lines
 
 QUERIES = Path(__file__).parent / "recomputed"
 TABLES = sorted(path.stem for path in QUERIES.glob("*.sql"))
@@ -72,15 +71,12 @@ HISTORIES: dict[str, Callable[[], tuple[Line, ...]]] = {
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("history", HISTORIES)
-def test_tables_are_those_that_another_engine_makes_of_the_lines(history: str, tmp_path: Path) -> None:
+def test_tables_are_those_that_another_engine_makes_of_the_lines(history: str) -> None:
     journal = HISTORIES[history]()
-    fed = Fed(tmp_path, journal=journal)
-    fed.grow(max(line.seq for line in journal))
-    fed.refresh()
-    engine = loaded(journal)
+    engine, folded = loaded(journal), [row for _, _, rows in fold_lines(ordered(journal), SIMULATED) for row in rows]
 
     for table in TABLES:
-        made, wanted = rows_of(fed, table), recomputed(engine, table)
+        made, wanted = rows_of(folded, table), recomputed(engine, table)
         assert made == wanted, f"{table}: only the pipeline has {made - wanted}, only DuckDB {wanted - made}"
 
 
@@ -123,19 +119,14 @@ def recomputed(engine: duckdb.DuckDBPyConnection, table: str) -> Rows:
     return Counter(tuple(plain(row[name]) for name in columns) for row in rows if row["complete"])
 
 
-def rows_of(fed: Fed, table: str) -> Rows:
-    """The rows of the pipeline; times as milliseconds since 1970."""
-    found = Rows()
-    for uri in fed.lake.fact_files(table):
-        columns = [
-            column.cast(pa.int64()).to_pylist() if pa.types.is_timestamp(column.type) else column.to_pylist()
-            for column in pq.read_table(uri, schema=GOLD[table].schema).columns
-        ]
-        times = [pa.types.is_timestamp(column.type_) for column in GOLD[table].columns]
-        for row in zip(*columns, strict=True):
-            values = (v // 1000 if time and v is not None else v for v, time in zip(row, times, strict=True))
-            found[tuple(map(plain, values))] += 1
-    return found
+def rows_of(folded: list[Row], table: str) -> Rows:
+    """The complete rows of a table; times as milliseconds since 1970."""
+    times = [pa.types.is_timestamp(column.type_) for column in GOLD[table].columns]
+    return Rows(
+        tuple(plain(v // 1000 if time and v is not None else v) for v, time in zip(row.values, times, strict=True))
+        for row in folded
+        if row.table == table
+    )
 
 
 def plain(value: Any) -> Any:

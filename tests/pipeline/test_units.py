@@ -12,10 +12,10 @@ import pytest
 from rota.assignors import MemberSubscription, TopicPartition, assign
 from rota.assignors.work import WorkItem, WorkShare
 from rota.pipeline.advisor import ACTUAL
-from rota.pipeline.events import Line
 from rota.pipeline.facts.steps import Holders
 from rota.pipeline.facts.units import LEADERSHIP, decode_shares, load_decoders
 from rota.pipeline.failures import PipelineFailed
+from rota.pipeline.tables import Line
 from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
 from rota.types.leader import Election, encode_election
 from rota.types.permits import PermitShare

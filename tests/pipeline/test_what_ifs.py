@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rota.pipeline.advice_rules import broken_rules
 from rota.pipeline.advisor import STRATEGIES
+from rota.pipeline.audit import broken_rules
 from rota.pipeline.tables import GOLD
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC
 from tests.pipeline.hand_made import HandMade, Values

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from rota.pipeline.advisor import ACTUAL, STRATEGIES
-from rota.pipeline.events import Line
-from rota.pipeline.tables import ADVISOR, GOLD
+from rota.pipeline.tables import ADVISOR, GOLD, Line
 from rota.protocol.causes import CAUSES, Cause
 from rota.replica.ports import StoreRefused
 from rota.storage.verify import verify

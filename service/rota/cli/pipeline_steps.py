@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,80 +13,76 @@ from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import print_notice
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from rota.pipeline.bronze import Ingest
+    from rota.pipeline.batches import Progress
+    from rota.pipeline.journal import Journal
     from rota.pipeline.lake import Lake
-    from rota.pipeline.meters import Meters
-    from rota.pipeline.tasks import Workers
+
+Observe = Callable[["Progress"], None]
+"""Is called with each batch."""
 
 
-def checked(url: str, folder: str, format_: str, *, skip_pruned: bool = False) -> tuple[Ingest, str]:
-    """Return how to read the journal, and its incarnation. Predictable failures are raised here, before any table is
-    created.
-    """
-    from rota.pipeline.bronze import Ingest, behind_pruned
-    from rota.pipeline.journal import open_journal
-    from rota.pipeline.lake import FORMATS, Lake
-    from rota.pipeline.last_lines import refuse_other_lines
-    from rota.pipeline.positions import Position
-    from rota.pipeline.schema_check import check_schema
+def checked(url: str, *, skip_pruned: bool = False) -> dict[str, str]:
+    """The options of the data source. Failures that can be known fail here, before Spark starts."""
+    from rota.pipeline.journal import check_schema, open_journal
 
-    if format_ not in FORMATS:
-        raise CommandFailed(f"--format is one of {', '.join(FORMATS)}", Exit.USAGE)
     journal = open_journal(url)
     check_schema(journal)
-    heads = journal.heads()
-    made = Lake.exists(folder)
-    done = Lake.open(folder).ingested()[1] if made else Position(heads.incarnation, {})
-    heads.check(behind_pruned(done, heads) if skip_pruned else done)
-    refuse_other_lines(journal, heads, done, Lake.open(folder).last_lines() if made else {})
-    return Ingest(journal, {"urlEnv": "ROTA_STORE"}, skip_pruned=skip_pruned), heads.incarnation
-
-
-def made(folder: str, format_: str, incarnation: str) -> Lake:
-    """Return the tables, created if they do not exist."""
-    from rota.pipeline.lake import Lake
-
-    return Lake.create(folder, format_, incarnation)
-
-
-def hand_over(url: str) -> str:
-    """Put the URL into the environment of Spark's workers. Plans show options, and it may contain a password."""
+    journal.heads()
+    # Spark's workers find the URL there. Options show in plans, and it may hold a password.
     os.environ["ROTA_STORE"] = url
-    return url
+    return {"urlEnv": "ROTA_STORE", "skipPruned": str(skip_pruned).lower()}
 
 
-def ingest_once(workers: Workers, tables: Lake, how: Ingest, reader: str) -> None:
-    from rota.pipeline.follow import leave_bookmark
+def read(tables: Lake, options: dict[str, str], reader: str, decoder: str) -> None:
+    """Read all lines that the journal has now."""
+    from rota.pipeline.batches import Batches, progress_of, start
+    from rota.pipeline.journal import journal_at
 
-    with tables.locked(), busy("reading the journal") as progress:
-        done = how.run(workers, tables, progress)
-    leave_bookmark(how.journal, reader, done.position, print_notice)
-    print_notice(f"{done.lines:,} lines read; batch {done.batch}")
-
-
-def refresh(workers: Workers, tables: Lake, decoder: str) -> None:
-    from rota.pipeline.gold import refresh as fold
-
-    with tables.locked(), busy("folding"):
-        done = fold(workers, tables, decoder=decoder)
-    print_notice(f"{sum(done.rows.values()):,} facts added")
-    if unreadable := done.rows.get("unreadable"):
+    batches, lines = Batches(tables, decoder), 0
+    with busy("reading the journal") as show:
+        for done in progress_of(start(batches, options)):
+            lines += done.lines
+            show(lines, lines + done.latest.lines - done.end.lines)
+            leave_bookmark(journal_at(options), reader, done)
+    print_notice(f"{lines:,} lines read, {batches.rows.total():,} facts added")
+    if unreadable := batches.rows["unreadable"]:
         print_notice(f"{unreadable:,} lines could not be read: see the table `unreadable` and `rota pipeline audit`")
 
 
-def advise(workers: Workers, tables: Lake, decoder: str, strategies: list[str] | None = None) -> None:
+def follow(tables: Lake, options: dict[str, str], reader: str, decoder: str, every_s: float, observe: Observe) -> None:
+    """Read new lines for as long as this process lives."""
+    from rota.pipeline.batches import Batches, progress_of, start
+    from rota.pipeline.journal import journal_at
+
+    for done in progress_of(start(Batches(tables, decoder), options, every_s=every_s), idle=True):
+        observe(done)
+        if done.lines:
+            leave_bookmark(journal_at(options), reader, done)
+            print_notice(f"{done.lines:,} lines in {done.seconds:.1f} s; batch {done.batch}")
+
+
+def leave_bookmark(journal: Journal, reader: str, done: Progress) -> None:
+    """Record how far we have read. A login without the right to, or a standby, is no failure: only pruning needs it."""
+    from rota.pipeline.failures import PipelineFailed
+
+    if not reader:
+        return
+    try:
+        journal.bookmark(reader, done.end)
+    except PipelineFailed as failed:
+        print_notice(f"no bookmark was left for `rota journal prune`: {failed}")
+
+
+def advise(tables: Lake, decoder: str, strategies: list[str] | None = None) -> None:
     from rota.pipeline.advisor import STRATEGIES
     from rota.pipeline.advisor import advise as replay
 
-    with tables.locked(), busy("replaying assignments"):
-        rows = replay(workers, tables, strategies=strategies or STRATEGIES, decoder=decoder)
+    with busy("replaying assignments"):
+        rows = replay(tables, strategies=strategies or STRATEGIES, decoder=decoder)
     print_notice(f"{rows:,} assignments computed")
 
 
 def report(
-    spark: SparkSession,
     tables: Lake,
     out: Path,
     days: float,
@@ -96,53 +92,44 @@ def report(
     from rota.pipeline.report import make_report
 
     with busy("writing the report"):
-        paths = make_report(spark, tables, days=days, since=since, groups=groups).write(out)
+        paths = make_report(tables, days=days, since=since, groups=groups).write(out)
     print(paths[0])
 
 
-def existing(folder: str, *, older: bool = False) -> Lake:
+@contextmanager
+def opened(folder: str, master: str, memory: str, ui_port: int = 0) -> Iterator[Lake]:
+    """The tables in a folder, with a session of Spark for the time of the block."""
     from rota.pipeline.lake import Lake
+    from rota.pipeline.session import start
 
-    return Lake.open(folder, older=older)
-
-
-@contextmanager
-def spark_session(master: str, memory: str) -> Iterator[SparkSession]:
-    from rota.pipeline.session import session
-
-    with ExitStack() as stack:
-        with busy("starting Spark"):
-            spark = stack.enter_context(session(master, {"spark.driver.memory": memory}))
-        yield spark
-
-
-@contextmanager
-def workers_when_needed(master: str, memory: str) -> Iterator[Workers]:
-    """Start Spark if there is much to do. If it must not start, fail before any table is written."""
-    from rota.pipeline.session import check_java, session_when_needed
-
-    check_java()
-    with session_when_needed(master, {"spark.driver.memory": memory}) as workers:
-        yield workers
+    settings = {"spark.driver.memory": memory}
+    if ui_port:
+        settings |= {"spark.ui.enabled": "true", "spark.ui.port": str(ui_port)}
+    with busy("starting Spark"):
+        spark = start(master, settings)
+    try:
+        yield Lake(spark, folder)
+    finally:
+        spark.stop()
 
 
 @contextmanager
-def metrics_served(meters: Meters, address: str) -> Iterator[None]:
-    """Serve the metrics at HOST:PORT; do nothing for an empty address."""
-    from rota.pipeline.meters import served
-
+def metrics_served(address: str) -> Iterator[Observe]:
+    """Serve the figures of the last batch at HOST:PORT; for an empty address, serve none."""
     host, colon, port = address.rpartition(":")
     if not address:
-        yield
+        yield lambda _done: None
         return
     if not (colon and port.isdecimal() and int(port) < 65_536):
         raise CommandFailed(f"--metrics is HOST:PORT, such as 0.0.0.0:9464, not {address}", Exit.USAGE)
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(served(meters, host, int(port)))
-        except OSError as error:
-            raise CommandFailed(f"--metrics {address}: {error.strerror}") from error
-        yield
+    from rota.pipeline.metrics import Metrics
+
+    metrics = Metrics()
+    try:
+        metrics.serve(host, int(port))
+    except OSError as error:
+        raise CommandFailed(f"--metrics {address}: {error.strerror}") from error
+    yield metrics.observe
 
 
 @contextmanager
@@ -161,23 +148,19 @@ def busy(what: str) -> Iterator[Any]:
 
 
 @contextmanager
-def failures() -> Iterator[None]:
+def failures(lake: str = "") -> Iterator[None]:
     """Convert a failure of the pipeline to one line, also if a Spark task has raised it."""
     try:
-        from rota.pipeline.failures import JournalUnreachable, PipelineFailed
-        from rota.pipeline.spark_errors import message_of_spark
+        from rota.pipeline.failures import JournalUnreachable, failure_of
     except ModuleNotFoundError as error:
         raise CommandFailed(f"{error.name} is missing: pip install 'rota[pipeline]'") from error
     try:
         yield
     except ModuleNotFoundError as error:
         raise CommandFailed(f"{error.name} is missing: pip install 'rota[pipeline]'") from error
-    except JournalUnreachable as unreachable:
-        raise CommandFailed(str(unreachable), Exit.UNAVAILABLE) from unreachable
-    except PipelineFailed as failed:
-        raise CommandFailed(str(failed)) from failed
     except Exception as error:
-        message = message_of_spark(error)
-        if message is None:
+        failure = failure_of(error, lake)
+        if failure is None:
             raise
-        raise CommandFailed(message) from error
+        unreachable = isinstance(failure, JournalUnreachable)
+        raise CommandFailed(str(failure), Exit.UNAVAILABLE if unreachable else Exit.ERROR) from error

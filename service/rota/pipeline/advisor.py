@@ -8,28 +8,19 @@ strategy took for that; a cooperative one takes a second round where units have 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
-from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rota.assignors.alike import Partitions
-from rota.pipeline.events import EVENTS, Line, lines_of
 from rota.pipeline.facts.fact import Event, Row, us
 from rota.pipeline.facts.steps import Holders, is_cooperative
 from rota.pipeline.facts.units import Decoders, decode_shares, load_decoders
 from rota.pipeline.facts.view import GroupView
-from rota.pipeline.files import TableWriter, Written
-from rota.pipeline.fold import Key
-from rota.pipeline.frames import closed
-from rota.pipeline.gold import FEW_LINES, MOST_LINES, parts_of
-from rota.pipeline.lake import Lake
-from rota.pipeline.slices import Slice, in_order
-from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED
-from rota.pipeline.tasks import Task, Workers, run_tasks, task_count
+from rota.pipeline.lake import Lake, Snapshot
+from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED, Line, ddl, lines_of, tagged, tagged_schema
 from rota.pipeline.timeouts import known_silences
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
@@ -46,29 +37,31 @@ from rota.pipeline.worlds import (
 )
 from rota.types import consumer, leader, permits, worker
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 ACTUAL = "(actual)"
 _OTHER_UNITS = (leader.PROTOCOL_TYPE, permits.PROTOCOL_TYPE, worker.PROTOCOL_TYPE)
 """Protocol types with units that no strategy of partitions assigns."""
 
 
-def advise(workers: Workers, lake: Lake, *, strategies: Sequence[str] = STRATEGIES, decoder: str = "") -> int:
-    """Replay all that is in bronze, into the tables `advisor` and `what_ifs`; returns how many rows the first has.
+def advise(lake: Lake, *, strategies: Sequence[str] = STRATEGIES, decoder: str = "") -> int:
+    """Replay all lines, into the tables `advisor` and `what_ifs`; returns how many rows the first has.
 
-    Prices of session timeouts are by the facts as they were refreshed last.
+    Prices of session timeouts are by the silences of each group up to its last line.
     """
-    lines = Slice.of(lake, 0, lake.bronze.batch)
-    workers = workers if lines.most_lines > FEW_LINES else None
-    parts = parts_of(lines.buckets, task_count(workers))
-    task = _replayer(lines, parts, lake.gold("advisor").folder, tuple(strategies), decoder, known_silences(lake))
-    written = run_tasks(workers, len(parts), task)
-    for name in UNFOLDED:
-        table = lake.gold(name)
-        table.commit([each for each in written if each.table == name], table.batch + 1, replace=True)
-    return sum(each.rows for each in written if each.table == "advisor")
+    tables = Snapshot(lake)
+    lines = tables.lines()
+    told = lines.where((lines.group_id != "") & ~lines.kind.isin("session_stats", "offsets_committed"))
+    known = known_silences(tables)
+    rows = told.groupBy("namespace", "group_id").applyInArrow(
+        _replayer(tuple(strategies), decoder, known), ddl(_OUTPUT)
+    )
+    rows = rows.persist()
+    try:
+        for name in UNFOLDED:
+            lake.overwrite(rows.where(rows.table == name).select(f"{name}.*").coalesce(1), f"gold/{name}")
+        return rows.where(rows.table == ADVISOR.name).count()
+    finally:
+        rows.unpersist()
 
 
 class Change(NamedTuple):
@@ -86,9 +79,9 @@ class Change(NamedTuple):
     false_expiries: float
 
 
-def changes(spark: SparkSession, lake: Lake, group_id: str = "") -> list[Change]:
+def changes(lake: Lake, group_id: str = "") -> list[Change]:
     """The last results, group by group, first without any change; of one group only if it is named."""
-    rows = closed(spark, lake, "what_ifs")
+    rows = Snapshot(lake).closed("what_ifs")
     if group_id:
         rows = rows.where(rows.group_id == group_id)
     found = [
@@ -104,70 +97,29 @@ def changes(spark: SparkSession, lake: Lake, group_id: str = "") -> list[Change]
     return sorted(found, key=lambda c: (c.namespace, c.group_id, order.index(c.change), len(c.value), c.value))
 
 
-def _replayer(
-    lines: Slice,
-    parts: Sequence[Sequence[int]],
-    folder: str,
-    strategies: Sequence[str],
-    decoder: str,
-    known: Mapping[tuple[str, str], Known],
-) -> Task:
-    """What each task does: replay the groups of its buckets, into one file a table."""
+_OUTPUT = tagged_schema(*(GOLD[name] for name in UNFOLDED))
 
-    def run(number: int) -> list[Written]:
-        found = Replays(strategies, load_decoders(decoder), known)
-        writer = TableWriter(folder, {name: GOLD[name].schema for name in UNFOLDED}, "advice")
-        for chunk in lines.chunks(MOST_LINES):
-            others = _without_counts(chunk.read(parts[number], EVENTS.names, commits=False))
-            for made in found.add(chain.from_iterable(map(lines_of, in_order(others).to_batches()))):
-                writer.add(*made)
-        for made in found.finish():
-            writer.add(*made)
-        return writer.close()
+
+def _replayer(
+    strategies: Sequence[str], decoder: str, known: Mapping[tuple[str, str], Known]
+) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
+    """The function that replays the lines of one group."""
+
+    def run(key: tuple[Any, ...], lines: pa.Table) -> pa.Table:
+        namespace, group_id = (part.as_py() for part in key)
+        replay = GroupReplay(namespace, group_id, strategies, load_decoders(decoder), known.get((namespace, group_id)))
+        return tagged(list(replay_lines(replay, lines_of(lines.sort_by("seq")))), _OUTPUT)
 
     return run
 
 
-def _without_counts(others: pa.Table) -> pa.Table:
-    """The lines from which members and assignments are known: few of all."""
-    counted = pc.equal(others.column("kind"), "session_stats")
-    return others.filter(pc.and_not(pc.not_equal(others.column("group_id"), ""), counted))
-
-
-class Replays:
-    """Many groups, whose lines come in slices that follow one another."""
-
-    def __init__(
-        self, strategies: Sequence[str], decoders: Decoders | None, known: Mapping[tuple[str, str], Known]
-    ) -> None:
-        """`known` is what the facts say of the sessions of each group; one without gets no prices of timeouts."""
-        self._strategies = strategies
-        self._decoders = decoders
-        self._known = known
-        self._groups: dict[Key, GroupReplay] = {}
-
-    def add(self, lines: Iterable[Line]) -> Iterator[Row]:
-        """The rows that these lines complete; they come group by group and ordered by number."""
-        for key, of_group in groupby(lines, key=attrgetter("shard_id", "namespace", "group_id")):
-            replay = self._groups.get(key)
-            if replay is None:
-                _, namespace, group_id = key
-                known = self._known.get((namespace, group_id))
-                replay = GroupReplay(namespace, group_id, self._strategies, self._decoders, known)
-                self._groups[key] = replay
-            add = replay.add
-            for line in of_group:
-                try:
-                    rows = add(line)
-                except (AttributeError, IndexError, KeyError, TypeError, ValueError):
-                    # The fold names those that cannot be read, in the table `unreadable`.
-                    continue
-                yield from rows
-
-    def finish(self) -> Iterator[Row]:
-        """The rows that are complete because no line follows."""
-        for replay in self._groups.values():
-            yield from replay.finish()
+def replay_lines(replay: GroupReplay, lines: Iterable[Line]) -> Iterator[Row]:
+    """The rows of a group, whose lines come in the order of their numbers."""
+    for line in lines:
+        # The fold names the lines that cannot be read, in the table `unreadable`.
+        with suppress(AttributeError, IndexError, KeyError, TypeError, ValueError):
+            yield from replay.add(line)
+    yield from replay.finish()
 
 
 class _Step(NamedTuple):

@@ -10,23 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from rota.pipeline.advice_rules import broken_rules
-from rota.pipeline.events import Line, ddl, lines_of
 from rota.pipeline.facts.units import load_decoders
 from rota.pipeline.fold import GroupFold
-from rota.pipeline.gold import by_group, sliced
 from rota.pipeline.invariants import EpochSpan, Finding, GroupAudit, epochs_mixed
-from rota.pipeline.lake import FOLDS, Lake, Moment
-from rota.pipeline.spark_files import frame_of
-from rota.pipeline.tables import FOLDED, GOLD, UNFOLDED
+from rota.pipeline.lake import Lake, Snapshot
+from rota.pipeline.tables import FOLDED, GOLD, UNFOLDED, Line, ddl, lines_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 _FOUND = pa.schema(
     [
@@ -53,56 +48,47 @@ class Audited:
     findings: tuple[Finding, ...]
 
 
-def audit(spark: SparkSession, lake: Lake) -> Audited:
-    """Check everything up to the last refresh, as far as its lines are there."""
-    moment = lake.moment()
-    plan = lake.plan(FOLDS, moment.fold) or {"to_batch": 0, "decoder": ""}
-    if not lake.bronze.uris():
-        return Audited(0, 0, 0, ())
-    lines = sliced(spark, lake, 0, plan["to_batch"])
+def audit(lake: Lake, *, decoder: str = "") -> Audited:
+    """Check everything up to the last batch, as far as its lines are there. The decoder is that of the batches."""
+    tables = Snapshot(lake)
+    lines = tables.lines()
     firsts = lines.groupBy("shard_id").agg({"seq": "min"}).collect()
     first = {int(shard_id): int(seq) for shard_id, seq in firsts}
     beheaded = frozenset(shard_id for shard_id, seq in first.items() if seq > 1)
-    found = by_group(lines).mapInArrow(_checker(plan["decoder"], beheaded), ddl(_FOUND)).collect()
+    found = (
+        lines.groupBy("shard_id", "namespace", "group_id")
+        .applyInArrow(_checker(decoder, beheaded), ddl(_FOUND))
+        .collect()
+    )
     replayed = _sums(row for row in found if row.what.startswith("rows of "))
     findings = [Finding(*row) for row in found if not row.what.startswith(("rows of ", "seen"))]
     findings += [*_numbers(lines), *epochs_mixed(_epochs(lines))]
-    compared = FOLDED if _has_all_that_was_read(lake, first) else ()
-    stored = {table: _stored(spark, moment, table) for table in compared}
+    compared = () if beheaded else FOLDED
+    stored = {table: _stored(tables, table) for table in compared}
     findings += [
         _other_rows(table, stored[table][0], replayed.get(table, (0, 0))[0])
         for table in compared
         if stored[table] != replayed.get(table, (0, 0))
     ]
-    findings += [finding for table in UNFOLDED for finding in _impossible(spark, moment, table)]
+    findings += [finding for table in UNFOLDED for finding in _impossible(tables, table)]
     seen = [row for row in found if row.what == "seen"]
     return Audited(lines.count(), sum(row.number for row in seen), len(compared), tuple(findings))
 
 
-def _has_all_that_was_read(lake: Lake, first: Mapping[int, int]) -> bool:
-    """Whether bronze begins where its first batch began. Otherwise the facts know of more than its lines."""
-    start = lake.began()
-    return all(seq == start.shards.get(shard_id, 0) + 1 for shard_id, seq in first.items())
+def _checker(decoder: str, beheaded: frozenset[int]) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
+    """The function that replays one group, folds it again, and adds up the rows that come out."""
 
-
-def _checker(decoder: str, beheaded: frozenset[int]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """What each task does: replay its groups, fold them again, and add up the rows that come out."""
-
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        decoders = load_decoders(decoder)
+    def run(key: tuple[Any, ...], lines: pa.Table) -> pa.Table:
+        shard_id, namespace, group_id = group = tuple(part.as_py() for part in key)
         sums: dict[str, list[int]] = {}
         found: list[tuple[Any, ...]] = []
-        groups = 0
-        lines = chain.from_iterable(map(lines_of, batches))
-        for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
-            groups += 1
-            fold = GroupFold(key[1], key[2], decoders=decoders)
-            replay = GroupAudit(key[0], whole=key[0] not in beheaded)
-            for line in of_group:
-                found += [(check, *key, line.seq, text) for check, text in replay.add(line)]
-                found += [("advice", *key, line.seq, text) for text in _add_rows(sums, fold, line)]
+        fold = GroupFold(namespace, group_id, decoders=load_decoders(decoder))
+        replay = GroupAudit(shard_id, whole=shard_id not in beheaded)
+        for line in lines_of(lines.sort_by("seq")):
+            found += [(check, *group, line.seq, text) for check, text in replay.add(line)]
+            found += [("advice", *group, line.seq, text) for text in _add_rows(sums, fold, line)]
         totals = [(f"rows of {table}", count, "", "", total, "") for table, (count, total) in sums.items()]
-        yield _batch(found[:_MOST_FINDINGS] + totals + [("seen", 0, "", "", groups, "")])
+        return pa.table(_batch([*found[:_MOST_FINDINGS], *totals, ("seen", 0, "", "", 1, "")]))
 
     return run
 
@@ -123,11 +109,9 @@ def row_hash(values: tuple[Any, ...]) -> int:
     return int.from_bytes(blake2b(repr(values).encode(), digest_size=7).digest(), "big")
 
 
-def _impossible(spark: SparkSession, moment: Moment, table: str) -> list[Finding]:
+def _impossible(tables: Snapshot, table: str) -> list[Finding]:
     """The rows of a table, as it is stored, that cannot be true."""
-    uris, schema = moment.fact_files(table), GOLD[table].schema
-    if not uris:
-        return []
+    schema = GOLD[table].schema
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         broken = [
@@ -139,15 +123,11 @@ def _impossible(spark: SparkSession, moment: Moment, table: str) -> list[Finding
         if broken:
             yield _batch(broken[:_MOST_FINDINGS])
 
-    found = frame_of(spark, uris, schema).mapInArrow(run, ddl(_FOUND)).collect()
-    return [Finding(*row) for row in found]
+    return [Finding(*row) for row in tables.closed(table).mapInArrow(run, ddl(_FOUND)).collect()]
 
 
-def _stored(spark: SparkSession, moment: Moment, table: str) -> tuple[int, int]:
+def _stored(tables: Snapshot, table: str) -> tuple[int, int]:
     """How many rows a table has, and the sum of their hashes."""
-    uris = moment.fact_files(table)
-    if not uris:
-        return 0, 0
     schema = GOLD[table].schema
 
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -157,7 +137,7 @@ def _stored(spark: SparkSession, moment: Moment, table: str) -> tuple[int, int]:
                 count, total = count + 1, (total + row_hash(values)) % 2**61
         yield _batch([(f"rows of {table}", count, "", "", total, "")])
 
-    rows = frame_of(spark, uris, schema).mapInArrow(run, ddl(_FOUND)).collect()
+    rows = tables.closed(table).mapInArrow(run, ddl(_FOUND)).collect()
     return _sums(iter(rows)).get(table, (0, 0))
 
 
@@ -214,3 +194,73 @@ def _batch(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     columns = zip(*rows, strict=True)
     arrays = [pa.array(column, field.type) for column, field in zip(columns, _FOUND, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=_FOUND)
+
+
+# --- what must hold in each row of advice, whatever the history ------------------------------------------
+
+Rule = Callable[[Mapping[str, Any]], bool]
+"""Whether a row, by the names of its columns, keeps it."""
+
+
+def _not_negative(column: str) -> Rule:
+    return lambda row: row[column] >= 0
+
+
+_ANY_ASSIGNMENT: dict[str, Rule] = {
+    "moves >= least_moves": lambda row: row["moves"] >= row["least_moves"],
+    "least_moves >= 0": lambda row: row["least_moves"] >= 0,
+    "moves >= forced_moves": lambda row: row["moves"] >= row["forced_moves"] >= 0,
+    "units >= imbalance": lambda row: row["units"] >= row["imbalance"] >= 0,
+}
+RULES: dict[str, dict[str, Rule]] = {
+    "assignments": {
+        **_ANY_ASSIGNMENT,
+        "units >= moves + added": lambda row: row["units"] >= row["moves"] + row["added"],
+        "unassigned >= in_motion": lambda row: row["unassigned"] >= row["in_motion"] >= 0,
+        "round >= 1": lambda row: row["round"] >= 1,
+    },
+    "timeout_advice": {
+        "no false expiries where no silence was longer": lambda row: _agrees(
+            row["false_expiries_per_day"], row["session_timeout_ms"], row["longest_gap_ms"]
+        ),
+        "none with the recommended timeout where no silence was longer": lambda row: (
+            row["recommended_ms"] is None
+            or _agrees(row["recommended_false_per_day"], row["recommended_ms"], row["longest_gap_ms"])
+        ),
+        "a longer timeout has no more false expiries": lambda row: (
+            row["recommended_ms"] is None
+            or (row["recommended_ms"] >= row["session_timeout_ms"])
+            <= (row["recommended_false_per_day"] <= row["false_expiries_per_day"])
+        ),
+        "longest_gap_ms >= longest_kept_ms": lambda row: row["longest_gap_ms"] >= row["longest_kept_ms"] >= 0,
+    },
+    "advisor": {
+        **_ANY_ASSIGNMENT,
+        "paused_units >= moves": lambda row: row["paused_units"] >= row["moves"],
+        "units of all rounds >= paused_units": lambda row: row["units"] * max(row["rounds"], 1) >= row["paused_units"],
+    },
+    "what_ifs": {
+        f"{name} >= 0": _not_negative(name)
+        for name in ("rebalances", "join_phases", "moves", "paused_unit_ms", "waiting_unit_ms", "false_expiries")
+    },
+}
+"""By table."""
+_NAMES = {table: [column.name for column in GOLD[table].columns] for table in RULES}
+
+
+def _agrees(false_per_day: float, timeout_ms: int, longest_gap_ms: int) -> bool:
+    """A timeout has false expiries if, and only if, a silence was longer than it."""
+    return bool((false_per_day > 0) == (longest_gap_ms > timeout_ms))
+
+
+def broken_rules(table: str, values: tuple[Any, ...]) -> Iterator[str]:
+    """The rules that a row of this table breaks, each with the row; none for a row that could not be computed."""
+    if table not in RULES:
+        return
+    row = dict(zip(_NAMES[table], values, strict=True))
+    if row.get("units", 0) is None:
+        return
+    for rule, keeps in RULES[table].items():
+        if not keeps(row):
+            said = ", ".join(f"{name} {row[name]}" for name in _NAMES[table] if isinstance(row[name], int | float))
+            yield f"{table}: {rule} does not hold: {said}"

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
 from rota.pipeline.failures import PipelineFailed
-from rota.pipeline.java import find_java
-from rota.pipeline.journal import Wanted, open_journal
-from rota.pipeline.lake import Lake
+from rota.pipeline.java import delta_jars, find_java
+from rota.pipeline.journal import Wanted, check_schema, open_journal
 from rota.pipeline.positions import Span, spans_between
-from rota.pipeline.schema_check import check_schema
 from rota.pipeline.session import cache_folder
 
-_PACKAGES = ("pyspark", "pyarrow", "pandas", "deltalake", "msgspec", "adbc-driver-postgresql")
+_PACKAGES = ("pyspark", "pyarrow", "pandas", "adbc-driver-postgresql")
 _NEEDED_MB = 3_000
 
 
@@ -26,15 +24,15 @@ class Checked:
     found: str
 
 
-def examine(store_url: str, lake_folder: str) -> Iterator[Checked]:
+def examine(store_url: str) -> Iterator[Checked]:
     """One check after the other; each is made, whatever the ones before say."""
     yield _try("Java", lambda: "{0.release}, from {0.origin} ({0.home})".format(find_java(cache_folder())))
+    yield _try("Delta", lambda: f"{len(delta_jars(cache_folder()))} jars in {cache_folder() / 'jars'}")
     for package in _PACKAGES:
         yield _package(package)
     yield _memory()
     yield _try("journal", lambda: _journal(store_url))
     yield _try("first lines", lambda: _readable(store_url))
-    yield _try("tables", lambda: _tables(store_url, lake_folder))
 
 
 def _try(name: str, check: Callable[[], str]) -> Checked:
@@ -75,12 +73,3 @@ def _readable(store_url: str) -> str:
     ]
     lines = sum(batch.num_rows for batch in journal.batches(spans, Wanted()))
     return f"{lines} lines of {len(spans)} shards were read"
-
-
-def _tables(store_url: str, folder: str) -> str:
-    if not Lake.exists(folder):
-        return f"none yet in {folder}"
-    lake = Lake.open(folder)
-    batch, position = lake.ingested()
-    open_journal(store_url).heads().check(position)
-    return f"{lake.format} in {folder}: batch {batch}, {position.lines:,} lines"

@@ -1,8 +1,8 @@
 """Folding lines into facts: any cut of the journal into slices gives the same rows.
 
-A slice has the lines since the slice before. Each group's lines are folded in the order of their numbers, beginning
-with the carried state: that after the last line, as JSON. There is no watermark, so nothing is ever too late,
-and no store of states but a table with one row a group.
+Each batch has the lines since the batch before. The lines of each group are folded in the order of their numbers, from
+the carried state on: the state after the group's last line, as JSON. Lines that the state already has are skipped, so a
+batch that is folded twice changes nothing.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from rota.pipeline.events import Line
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from rota.pipeline.facts.acts import Acts, LeaderChanges
 from rota.pipeline.facts.assignments import Assignments
 from rota.pipeline.facts.fact import Event, Fact, Row, row, us
@@ -26,28 +28,33 @@ from rota.pipeline.facts.states import GroupStates
 from rota.pipeline.facts.timeouts import Timeouts
 from rota.pipeline.facts.units import Decoders
 from rota.pipeline.facts.view import GroupView
-from rota.pipeline.tables import UNREADABLE
+from rota.pipeline.failures import LakeRefused
+from rota.pipeline.tables import CURRENT, FOLDED, GOLD, OPEN, UNREADABLE, Line, lines_of, tagged, tagged_schema
 
 _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """How reading a payload fails that is not what its kind says."""
 _MOST_CHARS = 200
 
 CARRIED = "carried"
-"""The kind of the line that stands for all lines of its group up to its number; `payload` is the state after them."""
+"""The kind of a row that stands for all lines of its group up to its number; `payload` is the state after them."""
+
+FORM = 6
+"""Goes up when the carried state changes its form."""
+"""The shard, the namespace and the id of a group."""
+
+Key = tuple[int, str, str]
+"""The shard, the namespace and the id of a group."""
+
+OUTPUT = tagged_schema(*(GOLD[name] for name in FOLDED), CURRENT)
+"""What a fold returns: the rows that are complete, and the group's row of `current`."""
 
 
 class GroupFold:
     """One group's facts, line by line. Lines of a shard or of topics belong to a group without an id."""
 
-    def __init__(
-        self, namespace: str, group_id: str, *, decoders: Decoders | None = None, with_offsets: bool = True
-    ) -> None:
-        """Without offsets, `fold_offsets` makes their rows, and commits are left out that `telling_commits` does not
-        name.
-        """
+    def __init__(self, namespace: str, group_id: str, *, decoders: Decoders | None = None) -> None:
         self._key = (namespace, group_id)
         self._decoders = decoders
-        self._with_offsets = with_offsets
         self._begin({"view": None, "facts": {}})
 
     @classmethod
@@ -58,14 +65,16 @@ class GroupFold:
         return fold
 
     def resume(self, carried: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Go on from there; raises `LakeRefused` if another release has written the state."""
+        if carried.get("form") != FORM:
+            raise LakeRefused(
+                "the tables were made by another release of rota: keep this folder, and name another one, into which "
+                "all lines of the journal are read"
+            )
         self._begin(carried)
 
     def add(self, line: Line) -> Iterator[Row]:
-        """The rows that this line closes; none for one that stands for all before it."""
-        if line.kind == CARRIED:
-            self._begin(json.loads(line.payload))
-            return
+        """The rows that this line closes."""
         try:
             event = Event.of(line)
         except ValueError as error:
@@ -92,10 +101,6 @@ class GroupFold:
         if failed is not None:
             yield _set_aside(line, failed)
 
-    def seen(self, seq: int) -> None:
-        """Note the number of a line without anything to fold here."""
-        self.view.state["seq"] = max(seq, self.view.last_seq)
-
     def open_rows(self) -> Iterator[Row]:
         """The open rows, as far as they are known; `to_at`, `ended_at` and columns that follow from them are null."""
         for fact in self.facts.values():
@@ -109,7 +114,8 @@ class GroupFold:
     def dump(self) -> str:
         """The state after the last line."""
         facts = {name: fact.state for name, fact in self.facts.items()}
-        return json.dumps({"view": self.view.state, "facts": facts}, separators=(",", ":"), ensure_ascii=False)
+        document = {"form": FORM, "view": self.view.state, "facts": facts}
+        return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
     def _begin(self, carried: dict[str, Any]) -> None:
         states = carried["facts"]
@@ -128,8 +134,6 @@ class GroupFold:
             "leader_changes": LeaderChanges(states.get("leader_changes")),
             "acts": Acts(states.get("acts")),
         }
-        if not self._with_offsets:
-            del self.facts["offsets"]
         if not group_id:
             self.facts = {
                 "failovers": Failovers(states.get("failovers")),
@@ -162,4 +166,42 @@ def _set_aside(line: Line, error: Exception) -> Row:
     )
 
 
-Key = tuple[int, str, str]
+def fold_group(key: Key, lines: pa.Table, decoders: Decoders | None = None) -> pa.Table:
+    """Fold a group's new lines, and the row of its carried state if it has one; returns a table of `OUTPUT`."""
+    shard_id, namespace, group_id = key
+    fold = GroupFold(namespace, group_id, decoders=decoders)
+    carried = lines.filter(pc.equal(lines.column("kind"), CARRIED))
+    for state in carried.column("payload").to_pylist():
+        fold.resume(json.loads(state))
+    rows: list[tuple[str, tuple[Any, ...]]] = []
+    for line in lines_of(lines.filter(pc.not_equal(lines.column("kind"), CARRIED)).sort_by("seq")):
+        if line.seq > fold.last_seq:
+            rows += fold.add(line)
+    return tagged([*rows, (CURRENT.name, current_row(shard_id, fold))], OUTPUT)
+
+
+def current_row(shard_id: int, fold: GroupFold) -> tuple[Any, ...]:
+    """The group's row of `current`."""
+    opened: dict[str, list[dict[str, Any]]] = {name: [] for name in OPEN}
+    for table, row_values in fold.open_rows():
+        names = (column.name for column in GOLD[table].columns)
+        opened[table].append(dict(zip(names, row_values, strict=True)))
+    view = fold.view
+    state = next(iter(opened["group_states"]), {})
+    tenure = next(iter(opened["leader_tenures"]), {})
+    values = {
+        "shard_id": shard_id,
+        **view.key,
+        "state": state.get("state", view.now),
+        "since_at": state.get("from_at"),
+        "generation_id": view.generation_id,
+        "protocol_type": view.state["protocol_type"],
+        "protocol_name": view.state["protocol_name"],
+        "leader_id": tenure.get("leader_id", ""),
+        "leader_since_at": tenure.get("from_at"),
+        "member_count": len(view.members),
+        "seq": fold.last_seq,
+        "open": opened,
+        "carry": fold.dump(),
+    }
+    return tuple(values[column.name] for column in CURRENT.columns)

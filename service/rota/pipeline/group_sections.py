@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.pipeline.incidents import longest, reason_of
+from rota.pipeline.lake import all_rows
 from rota.pipeline.pages import Section, duration, group_link
 from rota.pipeline.period import Period, moment
 from rota.pipeline.timeouts import LATEST
-from rota.pipeline.views import all_rows
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def advice_section(found: Sequence[Advice]) -> Section | None:
         "advice",
         "Advice",
         "Computed from each group's own history, as if the change had been made at its beginning; `rota pipeline "
-        "what-ifs` has all prices, and `rota groups plan` computes a change of today.",
+        "advise` shows all prices, and `rota groups plan` computes a change of today.",
         ("group", "change", "effect over this history"),
         [(group_link(*one.group), one.change, one.effect) for one in found],
     )

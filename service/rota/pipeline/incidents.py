@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from rota.pipeline.gold import sliced
-from rota.pipeline.lake import Lake
+from rota.pipeline.lake import Snapshot, all_rows
 from rota.pipeline.pages import Section, duration, group_link
 from rota.pipeline.period import Period, moment, ms_of
-from rota.pipeline.views import all_rows
-from rota.pipeline.worst import AROUND_MS, Commits, Stalls, in_order, stalls
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -20,10 +18,31 @@ COLUMNS = ("began (UTC)", "group", "took", "cause", "member", "partitions stalle
 LONG_MS = 1_000
 """A shorter rebalance is not among the worst, however few there are."""
 _NAMED = 3
-_MOST_LINES = 200_000
+_MOST_COMMITS = 200_000
 """Of commits around these rebalances: a fleet that commits more often is looked at in part."""
 
 Incident = dict[str, Any]
+
+AROUND_MS = 120_000
+"""Commits of so long before and after a rebalance show how often its partitions are committed otherwise."""
+_TIMES = 2.0
+"""A pause is the rebalance's if it is so many times as long as usual."""
+
+Commits = Mapping[tuple[str, int], Sequence[int]]
+"""The moments of the commits of each partition, by topic and number, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stalls:
+    """The partitions that stood still in one rebalance."""
+
+    partitions: int
+    known: int
+    """Of so many partitions there are commits before it."""
+    longest_ms: int = 0
+    longest: str = ""
+    goes_on: bool = False
+    """Whether the longest pause was not over when the lines ended."""
 
 
 def longest(spark: SparkSession, of: Period, most: int, *, each_group: int | None = None) -> list[Incident]:
@@ -49,12 +68,12 @@ def longest(spark: SparkSession, of: Period, most: int, *, each_group: int | Non
     )
 
 
-def worst_rebalances(spark: SparkSession, lake: Lake, of: Period, incidents: Sequence[Incident]) -> Section:
+def worst_rebalances(tables: Snapshot, of: Period, incidents: Sequence[Incident]) -> Section:
     """One line a rebalance, the longest first."""
     if not incidents:
         nothing = f"No rebalance took {duration(LONG_MS)} or more."
         return Section("worst-rebalances", "Worst rebalances", nothing, COLUMNS, ())
-    commits = _commits(spark, lake, incidents)
+    commits = _commits(tables, incidents)
     last_ms = ms_of(of.end)
     rows = []
     for incident, around in zip(incidents, commits, strict=True):
@@ -103,12 +122,11 @@ def stalls_in_words(found: Stalls | None) -> str:
     return f"{found.partitions} of {found.known}, longest {duration(found.longest_ms)}: {found.longest}{more}"
 
 
-def _commits(spark: SparkSession, lake: Lake, incidents: Sequence[Incident]) -> list[Commits]:
-    """The commits around each of these rebalances, as far as the lines are still in bronze."""
+def _commits(tables: Snapshot, incidents: Sequence[Incident]) -> list[Commits]:
+    """The commits around each of these rebalances, as far as the lines are still there."""
     from pyspark.sql import functions as F
 
-    if not lake.bronze.uris():
-        return [{} for _ in incidents]
+    events = tables.events()
     wanted = F.lit(False)
     for each in incidents:
         begin_ms, end_ms = _around(each)
@@ -116,10 +134,11 @@ def _commits(spark: SparkSession, lake: Lake, incidents: Sequence[Incident]) -> 
         of_group = (F.col("namespace") == each["namespace"]) & (F.col("group_id") == each["group_id"])
         wanted = wanted | (at & of_group)
     lines = (
-        sliced(spark, lake, 0, lake.bronze.batch)
-        .where((F.col("kind") == "offsets_committed") & wanted)
-        .select("namespace", "group_id", F.unix_millis("at").alias("at_ms"), "payload")
-        .limit(_MOST_LINES)
+        events.where((F.col("kind") == "offsets_committed") & wanted)
+        .select("namespace", "group_id", F.unix_millis("at").alias("at_ms"), F.explode("offsets").alias("offset"))
+        .select("namespace", "group_id", "at_ms", "offset.topic", "offset.partition")
+        .orderBy("at_ms")
+        .limit(_MOST_COMMITS)
         .collect()
     )
     return [in_order(_partitions(lines, each)) for each in incidents]
@@ -129,12 +148,52 @@ def _partitions(lines: Sequence[Any], incident: Incident) -> list[tuple[str, int
     begin_ms, end_ms = _around(incident)
     group = incident["namespace"], incident["group_id"]
     return [
-        (topic, partition, line.at_ms)
+        (line.topic, line.partition, line.at_ms)
         for line in lines
         if (line.namespace, line.group_id) == group and begin_ms <= line.at_ms <= end_ms
-        for topic, partition, *_ in json.loads(line.payload)["offsets"]
     ]
 
 
 def _around(incident: Incident) -> tuple[int, int]:
     return incident["began_ms"] - AROUND_MS, incident["began_ms"] + incident["took_ms"] + AROUND_MS
+
+
+# --- the partitions that a rebalance stalled ----------------------------------------------------------------
+
+
+def stalls(commits: Commits, began_ms: int, ended_ms: int, last_ms: int) -> Stalls | None:
+    """The stalls of a rebalance; None where no commit before it is known. `last_ms`: the end of the lines."""
+    known = {partition: moments for partition, moments in commits.items() if moments and moments[0] <= began_ms}
+    if not known:
+        return None
+    found = []
+    for (topic, number), moments in known.items():
+        pause = _pause(moments, began_ms, ended_ms, last_ms)
+        if pause is not None:
+            found.append((*pause, f"{topic}/{number}"))
+    if not found:
+        return Stalls(0, len(known))
+    longest_ms, goes_on, name = max(found, key=lambda one: (one[0], one[2]))
+    return Stalls(len(found), len(known), longest_ms, name, goes_on)
+
+
+def _pause(moments: Sequence[int], began_ms: int, ended_ms: int, last_ms: int) -> tuple[int, bool] | None:
+    """The longest time between two commits that overlaps the rebalance, if it is longer than usual."""
+    goes_on = moments[-1] < ended_ms
+    times = list(pairwise([*moments, last_ms] if goes_on else moments))
+    within = [(after - before, after) for before, after in times if before < ended_ms and after > began_ms]
+    usual = [after - before for before, after in times if after <= began_ms or before >= ended_ms]
+    if not within:
+        return None
+    pause_ms, until_ms = max(within)
+    if usual and pause_ms <= _TIMES * max(sorted(usual)[len(usual) // 2], 1):
+        return None
+    return pause_ms, goes_on and until_ms == last_ms
+
+
+def in_order(found: Iterable[tuple[str, int, int]]) -> Commits:
+    """Commits as `stalls` wants them, of topics, partition numbers and moments."""
+    commits: dict[tuple[str, int], list[int]] = {}
+    for topic, partition, at_ms in sorted(found):
+        commits.setdefault((topic, partition), []).append(at_ms)
+    return commits

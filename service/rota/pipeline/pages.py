@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rota.observability.printable import printable
-from rota.pipeline.atomic import write_atomically
 from rota.pipeline.charts import level_bars, stacked_bars
 
 
@@ -78,7 +78,7 @@ class Page:
             f"{section.name}.csv": _csv(section) for section in self.sections if section.columns and not section.of
         }
         for name, text in files.items():
-            write_atomically(folder / name, text)
+            _write(folder / name, text)
         return [folder / name for name in files]
 
     def html(self) -> str:
@@ -103,6 +103,14 @@ class Page:
                 lines = [f"| {' | '.join(map(markdown, line))} |" for line in (section.columns, *section.rows)]
                 parts.append("\n".join((lines[0], "| --- " * len(section.columns) + "|", *lines[1:])))
         return "\n\n".join(parts) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace a file whole: a reader sees the old page or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    beside.write_text(text)
+    beside.replace(path)
 
 
 def markdown(value: object) -> str:

@@ -14,7 +14,7 @@ LINES_PER_TASK = 250_000
 
 PRUNED_HINT = (
     "read a later range, or give the pipeline a name with `rota journal readers` so that pruning waits for it; "
-    "`rota pipeline ingest --skip-pruned` goes on behind the hole"
+    "`rota pipeline run --skip-pruned` goes on behind the hole"
 )
 
 
@@ -27,8 +27,10 @@ class Position:
 
     @classmethod
     def decode(cls, value: str | Mapping[str, Any]) -> Position:
-        """From JSON with text as keys, or from Spark's form of it, in which numbers may be text."""
+        """From JSON with text as keys. In Spark's form numbers may be text, and before the first batch it is null."""
         document = json.loads(value) if isinstance(value, str) else value
+        if document is None:
+            return cls("", {})
         shards = {int(shard_id): int(seq) for shard_id, seq in document["shards"].items()}
         return cls(str(document["incarnation"]), shards)
 
@@ -70,6 +72,13 @@ class Heads:
             )
         for shard_id in sorted(position.shards.keys() | self.last_seq.keys()):
             self._check_shard(shard_id, position.shards.get(shard_id, 0))
+
+    def behind_pruned(self, done: Position) -> Position:
+        """The same position, except for shards with pruned next lines: they go on with the first that is there."""
+        shards = dict(done.shards)
+        for shard_id, first in self.first_seq.items():
+            shards[shard_id] = max(shards.get(shard_id, 0), first - 1)
+        return Position(done.incarnation, shards)
 
     def check_spans(self, spans: Sequence[Span]) -> None:
         """Raise `LinesMissing` if lines of these spans may have been pruned while they were read. AFTER they were read.
@@ -114,15 +123,6 @@ def spans_between(start: Position, end: Position) -> list[Span]:
     """What has to be read to come from one position to another."""
     found = ((shard_id, start.shards.get(shard_id, 0) + 1, end.shards[shard_id]) for shard_id in sorted(end.shards))
     return [Span(shard_id, first, last) for shard_id, first, last in found if first <= last]
-
-
-def lines_per_task(lines: int, at_a_time: int) -> int:
-    """About `LINES_PER_TASK`, so that tasks, of which so many run at a time, keep all cores at work up to the end.
-
-    20 tasks on 16 cores would take as long as 32. Where there are not enough for all cores, they stay worth a file.
-    """
-    rounds = round(lines / (LINES_PER_TASK * at_a_time))
-    return -(-lines // (rounds * at_a_time)) if rounds else LINES_PER_TASK
 
 
 def packed(spans: Sequence[Span], lines_per_task: int) -> list[list[Span]]:

@@ -12,13 +12,11 @@ from typing import TYPE_CHECKING
 from rota.pipeline import group_sections, incidents, sections
 from rota.pipeline.facts.outcomes import WASTED
 from rota.pipeline.failures import NothingFound
-from rota.pipeline.frames import closed, opened
-from rota.pipeline.lake import Lake
+from rota.pipeline.lake import Lake, Snapshot, all_rows, literal
+from rota.pipeline.now import right_now
 from rota.pipeline.pages import Page, duration
 from rota.pipeline.period import Period, latest_line, moment, period
-from rota.pipeline.standings import right_now
 from rota.pipeline.tables import FOLDED, GOLD
-from rota.pipeline.views import all_rows, literal
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, SparkSession
@@ -58,7 +56,6 @@ GroupName = tuple[str, str]
 
 
 def make_report(
-    spark: SparkSession,
     lake: Lake,
     *,
     days: float = 7.0,
@@ -69,7 +66,8 @@ def make_report(
 
     Raises `NothingFound` if one of the groups is not in the tables.
     """
-    of = _views(spark, lake, since or timedelta(days=days), groups)
+    spark, tables = lake.spark, Snapshot(lake)
+    of = _views(spark, tables, since or timedelta(days=days), groups)
     now, troubles = right_now(spark, of)
     worst = incidents.longest(spark, of, _WORST)
     suffering = sections.worst_groups(spark, of)
@@ -83,7 +81,7 @@ def make_report(
     ]
     found = [
         now,
-        incidents.worst_rebalances(spark, lake, of, worst),
+        incidents.worst_rebalances(tables, of, worst),
         suffering.section,
         group_sections.advice_section(advice),
         sections.causes(spark, of),
@@ -109,20 +107,21 @@ def _title(groups: Collection[GroupName]) -> str:
     return f"Rota: what {named or 'the groups'} went through"
 
 
-def _views(spark: SparkSession, lake: Lake, since: datetime | timedelta, groups: Collection[GroupName]) -> Period:
+def _views(spark: SparkSession, tables: Snapshot, since: datetime | timedelta, groups: Collection[GroupName]) -> Period:
     """Make the views that the sections read: `c_` closed rows, `o_` open ones, `r_` both, of the period.
 
     Rows that bear a time after the last lines were read are in none of the latter: a clock was ahead.
     """
     from pyspark.sql import functions as F
 
-    of_groups, tables = _condition(groups), lake.moment()
+    of_groups = _condition(groups)
+    tables.current.cache()
     for table in {*_TIMES, *_LAST}:
         of_table = of_groups if "group_id" in GOLD[table].schema.names else F.lit(True)
-        closed(spark, tables, table).where(of_table).createOrReplaceTempView(f"c_{table}")
+        tables.closed(table).where(of_table).createOrReplaceTempView(f"c_{table}")
         if table in FOLDED:
-            opened(spark, tables, table).where(of_table).cache().createOrReplaceTempView(f"o_{table}")
-    of = _period(spark, lake, since)
+            tables.opened(table).where(of_table).createOrReplaceTempView(f"o_{table}")
+    of = _period(spark, tables, since)
     if groups:
         _check_groups(spark, groups)
     for table, column in _TIMES.items():
@@ -157,8 +156,8 @@ def _of_period(table: str, column: str, of: Period) -> str:
     return f"{rows} UNION ALL SELECT * FROM o_{table} WHERE {since} AND {until}"
 
 
-def _period(spark: SparkSession, lake: Lake, since: datetime | timedelta) -> Period:
-    latest = latest_line(lake.read_at(), time.time())
+def _period(spark: SparkSession, tables: Snapshot, since: datetime | timedelta) -> Period:
+    latest = latest_line(tables.read_at_s(), time.time())
     views = [(f"{kind}_{table}", column) for table, columns in _LAST.items() for column in columns for kind in "co"]
     moments = " UNION ALL ".join(
         f"SELECT unix_micros(min({column})) AS a, unix_micros(max({column})) AS b FROM {view}"

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rota.pipeline.charts import Bars
 from rota.pipeline.facts.outcomes import OUTCOMES
 from rota.pipeline.group_sections import causes_of_groups
+from rota.pipeline.lake import all_rows
 from rota.pipeline.pages import Chart, Link, Section, duration, group_link
 from rota.pipeline.period import Period, ms_of
 from rota.pipeline.timeouts import LATEST
-from rota.pipeline.views import all_rows
 from rota.protocol.causes import CAUSES
 
 if TYPE_CHECKING:

@@ -1,29 +1,36 @@
-"""Spark in this process: with a Java that was found, settings that fit, and a quick start."""
+"""Spark in this process: with a Java and Delta's jars, and settings that fit small tables."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
-from functools import cache
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import platformdirs
 
 from rota.pipeline.failures import PipelineFailed
-from rota.pipeline.java import find_java
-from rota.pipeline.tasks import Workers
+from rota.pipeline.java import delta_jars, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+DELTA = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 SETTINGS = {
+    **DELTA,
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.python.filterPushdown.enabled": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.ui.enabled": "false",
+    "spark.sql.streaming.stopTimeout": "60s",
+    # Of Delta's own 50 tasks for each snapshot of a table, and of a checkpoint after every ten commits.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    "spark.databricks.delta.properties.defaults.checkpointInterval": "50",
+    "spark.databricks.delta.autoCompact.enabled": "true",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
@@ -31,26 +38,29 @@ _LOCAL = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
-    "spark.sql.shuffle.partitions": "4",
+    "spark.ui.enabled": "false",
+    # For commands that take seconds: no second compiler, and a small collector.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 
 def cache_folder() -> Path:
-    """Where what makes the next start quicker is kept."""
+    """Where fetched jars are kept."""
     return platformdirs.user_cache_path("rota")
 
 
 def check_java() -> None:
-    """Raise `JavaMissing` where a session could not start for want of one."""
+    """Raise `JavaMissing` or `JarsMissing` if a session could not start for want of them."""
     if not _is_submitted():
         find_java(cache_folder())
+        delta_jars(cache_folder())
 
 
 def start(master: str = "", settings: Mapping[str, str] | None = None) -> SparkSession:
-    """A session on `master`, or the one that there is.
+    """A session on `master`, or the one that this process has.
 
-    Under `spark-submit` or with SPARK_REMOTE, Spark knows better where it runs than we do: then only `settings` and
-    what the pipeline relies on are set.
+    Under `spark-submit` Spark knows better where it runs: then only `settings` and those that the pipeline relies on
+    are set.
     """
     try:
         from pyspark.sql import SparkSession
@@ -63,7 +73,9 @@ def start(master: str = "", settings: Mapping[str, str] | None = None) -> SparkS
         # Executors of local masters start this very Python, whatever `python3` on the PATH is.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master or "local[*]")
-        wanted |= {**_LOCAL, "spark.driver.extraJavaOptions": _java_options()}
+        wanted |= {**_LOCAL, "spark.jars": ",".join(map(str, delta_jars(cache_folder())))}
+        if not master or master.startswith("local"):
+            wanted["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
     for name, value in {**wanted, **(settings or {})}.items():
         builder = builder.config(name, value)
     with _stderr_to(cache_folder() / "spark.log"):
@@ -96,17 +108,5 @@ def session(master: str = "", settings: Mapping[str, str] | None = None) -> Iter
         spark.stop()
 
 
-@contextmanager
-def session_when_needed(master: str = "", settings: Mapping[str, str] | None = None) -> Iterator[Workers]:
-    """Starts a session when it is called, or never: few lines need none, and Spark takes seconds and 500 MB."""
-    with ExitStack() as stack:
-        yield cache(lambda: stack.enter_context(session(master, settings)))
-
-
 def _is_submitted() -> bool:
-    return "SPARK_REMOTE" in os.environ or "PYSPARK_GATEWAY_PORT" in os.environ
-
-
-def _java_options() -> str:
-    """For commands that take seconds: no second compiler, a small collector, and no noise about native access."""
-    return "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Dorg.slf4j.simpleLogger.defaultLogLevel=error"
+    return "PYSPARK_GATEWAY_PORT" in os.environ

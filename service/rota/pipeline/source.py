@@ -3,21 +3,29 @@
 Spark finds it by name, without imports, wherever Rota is installed: it looks for the module `pyspark_rota`.
 Options: `url` or, because options are shown in Spark's plans, `urlEnv`: the environment variable that holds it
 (ROTA_STORE without either); `groups` ("namespace/group,…"); `from` and `to` (positions); `linesPerTask`;
-`linesPerBatch` for streams; `pushFilters` ("true" where `spark.sql.python.filterPushdown.enabled` is on).
+`linesPerBatch` and `skipPruned` for streams; `pushFilters` ("true" if `spark.sql.python.filterPushdown.enabled` is on).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualTo,
+    Filter,
+    In,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from rota.pipeline.events import EVENTS, ddl
-from rota.pipeline.failures import PipelineFailed
 from rota.pipeline.journal import Journal, Wanted, journal_at
-from rota.pipeline.positions import LINES_PER_TASK, Position, Span, packed, spans_between
+from rota.pipeline.positions import LINES_PER_TASK, Heads, Position, Span, packed, spans_between
+from rota.pipeline.tables import LINES, ddl
 
 LINES_PER_BATCH = 500_000
 
@@ -30,42 +38,32 @@ class JournalSource(DataSource):
         return "rota"
 
     def schema(self) -> str:
-        return ddl(EVENTS)
+        return ddl(LINES)
 
     def reader(self, schema: Any) -> DataSourceReader:
-        # Spark fails for a reader that has `pushFilters` where the setting is off, so not every reader has it.
+        # Spark fails for a reader that has `pushFilters` if the setting is off, so not every reader has it.
         pushes = self.options.get("pushFilters", "").lower() == "true"
-        columns = tuple(schema.fieldNames())
-        if not pushes:
-            return BatchReader(self.options, columns)
-        try:
-            from rota.pipeline.filtering_source import FilteringReader
-        except ImportError as error:
-            raise PipelineFailed("pushFilters needs Spark 4.1 or later: leave the option out") from error
-        return FilteringReader(self.options, columns)
+        return (FilteringReader if pushes else BatchReader)(self.options, tuple(schema.fieldNames()))
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:
-        try:
-            from rota.pipeline.stream_source import StreamReader
-        except ImportError as error:
-            raise PipelineFailed("a stream of the journal needs Spark 4.2 or later; batches do not") from error
         return StreamReader(self.options, tuple(schema.fieldNames()))
 
 
 @dataclass(frozen=True)
 class Spans(InputPartition):
-    """What one task reads."""
+    """The lines that one task reads."""
 
     spans: tuple[Span, ...]
 
 
 class Reader:
-    """What batches and streams have in common. Travels to the executors, so it holds plain values only."""
+    """The common part of batches and streams. Travels to the executors, so it holds plain values only."""
 
     def __init__(self, options: Mapping[str, str], columns: tuple[str, ...]) -> None:
         self._place = {name: options[name] for name in ("url", "urlEnv") if options.get(name)}
         self._lines_per_task = int(options.get("linesPerTask", str(LINES_PER_TASK)))
         self._lines_per_batch = int(options.get("linesPerBatch", str(LINES_PER_BATCH)))
+        self._skips_pruned = options.get("skipPruned", "").lower() == "true"
         self._from, self._to = options.get("from", ""), options.get("to", "")
         # Spark cannot prune the columns of a Python source: a reader that wants few of them says so with `.schema(…)`.
         self._wanted = Wanted(columns, _groups(options.get("groups", "")))
@@ -81,7 +79,7 @@ class Reader:
 
 
 class BatchReader(Reader, DataSourceReader):
-    """All lines between two positions; from the first that is there to the last, where none is named."""
+    """All lines between two positions; without one, from the first line that is there, or to the last."""
 
     def partitions(self) -> Sequence[InputPartition]:
         heads = self._journal().heads()
@@ -90,6 +88,66 @@ class BatchReader(Reader, DataSourceReader):
         heads.check(start)
         heads.check(end)
         return self._tasks(start, end)
+
+
+class FilteringReader(BatchReader):
+    """A batch with simple conditions on `kind`, which the store compares."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take conditions on `kind`; Spark applies the others itself."""
+        for each in filters:
+            match each:
+                case _ if self._wanted.kinds:
+                    yield each
+                case EqualTo(("kind",), str(kind)):
+                    self._wanted = replace(self._wanted, kinds=(kind,))
+                case In(("kind",), values) if all(isinstance(value, str) for value in values):
+                    self._wanted = replace(self._wanted, kinds=tuple(values))
+                case _:
+                    yield each
+
+
+class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches. Each ends at one moment in all shards, so that no shard runs ahead of the others' time."""
+
+    _available: Position | None = None
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._available = self._journal().heads().end
+
+    def initialOffset(self) -> dict[str, Any]:
+        heads = self._journal().heads()
+        return (Position.decode(self._from) if self._from else heads.start).encode()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self._lines_per_batch)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        journal = self._journal()
+        heads = journal.heads()
+        done = self._checked(heads, start)
+        end = self._available or heads.end
+        if isinstance(limit, ReadAllAvailable):
+            return end.encode()
+        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._lines_per_batch
+        return journal.up_to(done, end, most).encode()
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return self._journal().heads().end.encode()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        return self._tasks(self._checked(self._journal().heads(), start), Position.decode(end))
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark calls this a batch late; the pipeline leaves its bookmarks by the progress of its query."""
+
+    def _checked(self, heads: Heads, start: dict[str, Any]) -> Position:
+        """The position, if the journal can be read on from there."""
+        done = Position.decode(start)
+        if self._skips_pruned:
+            done = heads.behind_pruned(done)
+        heads.check(done)
+        return done
 
 
 def _groups(text: str) -> tuple[tuple[str, str], ...]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -11,7 +13,6 @@ from rota.protocol.causes import MEMBER_ENDS
 INT, LONG, DOUBLE, TEXT, YES = pa.int32(), pa.int64(), pa.float64(), pa.string(), pa.bool_()
 TIME = pa.timestamp("us", tz="UTC")
 LONGS = pa.list_(pa.int64())
-OFFSET_LISTS = pa.list_(pa.struct([("topic", TEXT), ("partition", INT), ("offset", LONG)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Table:
 
 
 BRONZE = Table(
-    "bronze/events",
+    "bronze/lines",
     "one line of the journal, as it was read; `shard_id` and `seq` name it",
     (),
     (
@@ -56,8 +57,6 @@ BRONZE = Table(
         Column("kind", TEXT, "what happened"),
         Column("reason", TEXT, "why, in the coordinator's words"),
         Column("payload", TEXT, "what else belongs to it, as the JSON of rota.group.journal"),
-        Column("offsets", OFFSET_LISTS, "the offsets that it committed; null where it is no commit"),
-        Column("ingest_batch", INT, "the number of the batch that brought it here"),
     ),
 )
 
@@ -214,8 +213,6 @@ MEMBERS = Table(
     "that began later than an hour before that. Of an even number `median_session_ms` takes the lower of the two "
     "in the middle.",
 )
-
-_KNOWN_AT_THE_END = ("ended_at", "ms", "end", "end_reason", "sessions_in_hour", "median_session_ms", "flapping")
 
 HEARTBEATS = Table(
     "heartbeats",
@@ -467,22 +464,6 @@ UNREADABLE = Table(
     ),
 )
 
-STEPS = Table(
-    "pipeline_steps",
-    "the work of `rota pipeline ingest --follow` between two refreshes that took lines in, by step",
-    (),
-    (
-        Column("at", TIME, "when the later refresh ended, by the clock of the pipeline's machine"),
-        Column("step", TEXT, "ingest, refresh or compact"),
-        Column("times", LONG, "how many of them there were"),
-        Column("seconds", DOUBLE, "how long they took, added up"),
-        Column("lines", LONG, "lines of the journal that they read; 0 for other steps than ingest"),
-        Column("lag_s", DOUBLE, "greatest age (seconds) of the youngest line of a read; null for other steps"),
-        Column("bronze_files", LONG, "files of `bronze/events` then"),
-    ),
-    "the work of commands that end: they print their figures",
-)
-
 GOLD: dict[str, Table] = {
     table.name: table
     for table in (
@@ -502,61 +483,114 @@ GOLD: dict[str, Table] = {
         ADVISOR,
         UNREADABLE,
         WHAT_IFS,
-        STEPS,
     )
 }
 UNFOLDED = ("advisor", "what_ifs")
 """Made when they are asked for."""
-CURRENT_OFFSETS = Table(
-    "current_offsets",
-    "one partition of a group, in the hour of its last commit: `offsets` has the hours before",
-    OFFSETS.sources,
-    (Column("shard_id", INT, "the group's shard"), *OFFSETS.columns),
-    OFFSETS.not_included,
-)
-CURRENT_GROUPS = Table(
-    "current_groups",
-    "one group as it stands",
+FOLDED = tuple(name for name in GOLD if name not in UNFOLDED)
+"""The tables that each batch of lines adds rows to."""
+
+OPEN = ("rebalances", "group_states", "leader_tenures", "members", "timeout_advice", "offsets", "fenced")
+"""The tables with rows that have no end yet: until they have one, they are in `current`."""
+
+
+def struct_of(table: Table) -> pa.DataType:
+    """One row of the table as the value of a column."""
+    return pa.struct([(column.name, column.type_) for column in table.columns])
+
+
+CURRENT = Table(
+    "current",
+    "one group after the last of its lines that was read; `group_id` is empty for a shard itself and for the topics of "
+    "a namespace",
     (),
     (
         Column("shard_id", INT, "the group's shard"),
         *_GROUP,
         Column("state", TEXT, "Empty, PreparingRebalance, CompletingRebalance, Stable or Dead"),
-        Column("since_at", TIME, "since when; null where its lines do not say"),
+        Column("since_at", TIME, "since when; null if its lines do not say so"),
         Column("generation_id", INT, "its generation"),
         Column("protocol_type", TEXT, "its protocol type"),
         Column("protocol_name", TEXT, "the protocol that its members chose"),
-        Column("leader_id", TEXT, "the leader; empty where there is none"),
+        Column("leader_id", TEXT, "the leader; empty if it has none"),
         Column("leader_since_at", TIME, "since when it leads"),
-        Column("members", INT, "how many members there are, those that are joining included"),
+        Column("member_count", INT, "how many members it has, those that are joining included"),
         Column("seq", LONG, "the number of its last line"),
+        Column(
+            "open",
+            pa.struct([(name, pa.list_(struct_of(GOLD[name]))) for name in OPEN]),
+            "its rows that have no end yet, by table: members that are in the group, the hour of each partition's last "
+            "commit, the rebalance under way",
+        ),
+        Column("carry", TEXT, "what the fold of its next line needs: JSON"),
     ),
 )
-CURRENT_MEMBERS = Table(
-    "current_members",
-    "one member that is in a group",
-    (),
-    (
-        Column("shard_id", INT, "the group's shard"),
-        *(column for column in MEMBERS.columns if column.name not in _KNOWN_AT_THE_END),
-        Column("is_leader", YES, "whether it leads the group"),
-    ),
-)
-CURRENT = {table.name: table for table in (CURRENT_GROUPS, CURRENT_MEMBERS, CURRENT_OFFSETS)}
-"""How things stand as of the last refresh; each refresh writes the shards anew that it has lines of."""
 
-FOLDED = tuple(name for name in GOLD if name not in (*UNFOLDED, STEPS.name))
-"""Kept up to date by `refresh`."""
 
-CARRY = Table(
-    "carry",
-    "one group, as it stands after the last of its lines that was folded; written anew by each refresh",
-    (),
-    (
-        Column("shard_id", INT, "the group's shard"),
-        Column("namespace", TEXT, "namespace of the group"),
-        Column("group_id", TEXT, "the group; empty where that is the shard itself, or the topics of a namespace"),
-        Column("seq", LONG, "the number of that line"),
-        Column("state", TEXT, "its open rows, for each table but `offsets`: JSON, some thousand bytes"),
-    ),
-)
+class Line(NamedTuple):
+    """One line of the journal. `payload` is still text: many lines need not be parsed."""
+
+    shard_id: int
+    seq: int
+    at_ms: int
+    epoch: int
+    namespace: str
+    group_id: str
+    generation_id: int
+    kind: str
+    reason: str
+    payload: str
+
+
+LINES = pa.schema([(column.name, column.type_) for column in BRONZE.columns])
+"""The columns of the journal."""
+
+
+def lines_of(batch: pa.RecordBatch | pa.Table) -> Iterator[Line]:
+    """The rows of a batch that has (at least) the columns of `LINES`."""
+    columns = [
+        [us // 1000 for us in batch.column(name).cast(pa.int64()).fill_null(0).to_pylist()]
+        if name == "at"
+        else batch.column(name).to_pylist()
+        for name in LINES.names
+    ]
+    return map(Line._make, zip(*columns, strict=True))
+
+
+def tagged_schema(*tables: Table) -> pa.Schema:
+    """The schema of rows of several tables in one frame: the name of the table, and a column for each table's row."""
+    return pa.schema([("table", TEXT), *((table.name, struct_of(table)) for table in tables)])
+
+
+def tagged(rows: list[tuple[str, tuple[Any, ...]]], schema: pa.Schema) -> pa.Table:
+    """Rows of several tables, each with the name of its table, in one frame of this schema."""
+    places: dict[str, list[int]] = {}
+    for place, (name, _) in enumerate(rows):
+        places.setdefault(name, []).append(place)
+    arrays = [pa.array([name for name, _ in rows], TEXT)]
+    for field in list(schema)[1:]:
+        mine = places.get(field.name, [])
+        columns = zip(*(rows[place][1] for place in mine), strict=True) if mine else ([],) * field.type.num_fields
+        values = [pa.array(column, each.type) for column, each in zip(columns, field.type, strict=True)]
+        packed = pa.StructArray.from_arrays(values, fields=list(field.type))
+        indices: list[int | None] = [None] * len(rows)
+        for number, place in enumerate(mine):
+            indices[place] = number
+        arrays.append(packed.take(pa.array(indices, INT)))
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+_SPARK_TYPES = {INT: "int", LONG: "bigint", DOUBLE: "double", YES: "boolean", TEXT: "string", TIME: "timestamp"}
+
+
+def ddl(schema: pa.Schema) -> str:
+    """The same schema in Spark's words."""
+    return ", ".join(f"`{field.name}` {_spark_type(field.type)}" for field in schema)
+
+
+def _spark_type(type_: Any) -> str:
+    if pa.types.is_list(type_):
+        return f"array<{_spark_type(type_.value_type)}>"
+    if pa.types.is_struct(type_):
+        return f"struct<{', '.join(f'`{field.name}`: {_spark_type(field.type)}' for field in type_)}>"
+    return _SPARK_TYPES[type_]

@@ -9,9 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic_core import from_json
 
-from rota.pipeline.events import Line
 from rota.pipeline.facts.view import GroupView
-from rota.pipeline.tables import GOLD, Table
+from rota.pipeline.tables import GOLD, Line, Table
 
 State = dict[str, Any]
 
