@@ -26,6 +26,7 @@ import psycopg
 from bench.figures import Effort, Figure
 from rota.pipeline.advisor import advise
 from rota.pipeline.batches import Batches, progress_of, start
+from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import Lake
 from rota.pipeline.session import session
 from rota.workload.generate import Wanted, generate
@@ -260,7 +261,7 @@ class _Bench:
         return self._measured(f"advice on {generations:,} generations", lambda: advise(lake))[1]
 
     def lag(self, dsn: str, lines: int) -> list[Figure]:
-        """The duration of a batch while a writer writes ten times a second: lines are older than that by one trigger."""
+        """The duration of a batch while a writer writes ten times a second."""
         batches = Batches(Lake(self._spark, str(self._folder / "followed")))
         self._read(batches, dsn)
         over = threading.Event()

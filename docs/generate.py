@@ -281,8 +281,8 @@ def tables() -> str:
         "in `current`, which a batch writes last. The order of lines is that of `seq` in their shard. Owners' clocks "
         "differ, so the later line may have the earlier time: a duration (`_ms`) is never below 0. `silver/events` has "
         "the columns of `bronze/lines` except `payload`, and a column for each field of each kind of line, as listed "
-        "below; the payload's `generation_id` is `new_generation_id` there, its `epoch` is `owner_epoch`, and the number of "
-        "a topic's `partitions` is `partition_count`."
+        "below; the payload's `generation_id` is `new_generation_id` there, its `epoch` is `owner_epoch`, and the "
+        "number of a topic's `partitions` is `partition_count`."
     )
     return page("Tables of the pipeline", opening, *parts)
 
