@@ -254,7 +254,7 @@ def metrics() -> str:
 
 def tables() -> str:
     """The tables that `rota pipeline` makes."""
-    from rota.pipeline.facts.outcomes import OUTCOMES
+    from rota.pipeline.facts.rebalances import OUTCOMES
     from rota.pipeline.tables import BRONZE, CURRENT, GOLD
     from rota.protocol.causes import CAUSES
 

@@ -9,8 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from rota.pipeline.journal import open_journal
-from rota.pipeline.positions import Position
+from rota.pipeline.journal import Position, open_journal
 from rota.replica.ports import ShardClaim, ShardStore
 from rota.storage.migrate import upgrade
 from rota.storage.pruning import prune

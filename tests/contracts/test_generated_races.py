@@ -23,8 +23,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.group.rows import RowChanges, ShardImage, SideCommit
-from rota.pipeline.journal import open_journal
-from rota.pipeline.positions import Position
+from rota.pipeline.journal import Position, open_journal
 from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.replica.ports import JournalEvent, ShardBatch, StoreUnavailable
 from rota.storage.append import append_to_postgres

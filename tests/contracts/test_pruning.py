@@ -17,8 +17,7 @@ from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from rota.group.rows import RowChanges
-from rota.pipeline.journal import open_journal
-from rota.pipeline.positions import Position
+from rota.pipeline.journal import Position, open_journal
 from rota.protocol.errors import LinesPruned
 from rota.replica.ports import JournalEvent, ShardBatch
 from rota.server.retention import delete_old_lines

@@ -15,8 +15,7 @@ import pytest
 
 from rota.group.rows import RowChanges
 from rota.pipeline.failures import JournalRefused, JournalUnreachable, LinesMissing, WrongIncarnation
-from rota.pipeline.journal import Journal, Wanted, check_schema, open_journal
-from rota.pipeline.positions import Position, Span, packed, spans_between
+from rota.pipeline.journal import Journal, Position, Span, Wanted, check_schema, open_journal, packed, spans_between
 from rota.pipeline.tables import Line, lines_of
 from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.migrate import upgrade

@@ -113,6 +113,7 @@ def test_each_kind_of_line_has_the_columns_of_its_record() -> None:
     assert callable(payload_of)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("current_is_lost", [False, True])
 def test_a_batch_that_is_run_again_changes_nothing(fed: Fed, tmp_path: Path, current_is_lost: bool) -> None:
     """As after a kill: the last batch is not in Spark's log, and perhaps `current` was not written yet."""

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rota.pipeline.facts.churn import Holding
-from rota.pipeline.facts.outcomes import ASSIGNED, DELETED, OUTCOMES, REASSIGNED
+from rota.pipeline.facts.rebalances import ASSIGNED, DELETED, OUTCOMES, REASSIGNED
+from rota.pipeline.facts.steps import Holding
 from rota.pipeline.sections import FLAPPING
 from rota.pipeline.tables import GOLD, Line
 from rota.workload.fleet import HOUR_MS, draw_group

@@ -15,8 +15,7 @@ from axe_playwright_python.async_playwright import Axe
 from markdown_it import MarkdownIt
 
 from rota.observability.printable import printable
-from rota.pipeline.charts import Bars
-from rota.pipeline.pages import Chart, Link, Page, Section, group_link
+from rota.pipeline.pages import Bars, Chart, Link, Page, Section, group_link
 from tests.support.browser import open_browser
 
 GROUP = group_link("default", "orders <b>&</b>")

@@ -19,9 +19,8 @@ from rota.pipeline.audit import audit
 from rota.pipeline.batches import Batches, progress_of, start
 from rota.pipeline.failures import LinesMissing
 from rota.pipeline.invariants import Finding
-from rota.pipeline.journal import Wanted, open_journal
+from rota.pipeline.journal import Wanted, open_journal, spans_between
 from rota.pipeline.lake import Lake, Snapshot
-from rota.pipeline.positions import spans_between
 from rota.pipeline.report import make_report
 from rota.pipeline.tables import FOLDED, GOLD, Line, lines_of
 from rota.protocol.causes import CAUSES, Cause

@@ -15,7 +15,6 @@ from rota.pipeline.audit import audit
 from rota.pipeline.batches import Batches, progress_of, start
 from rota.pipeline.lake import LINES_TABLE, Lake, Snapshot
 from rota.pipeline.report import make_report
-from rota.pipeline.timeouts import advise_timeouts
 from rota.protocol.causes import CAUSES
 
 if TYPE_CHECKING:
@@ -63,11 +62,6 @@ def test_the_report_shows_every_cause_and_is_one_file(lake: Lake, tmp_path: Path
     assert "http" not in html.replace("http-equiv", "")  # nothing is loaded from anywhere
     [last] = lines.selectExpr("unix_micros(max(at))").collect()
     assert f" to {datetime.fromtimestamp(last[0] / 1e6, UTC):%Y-%m-%d %H:%M} UTC" in html
-    stored = {row.group_id: row for row in Snapshot(lake).opened("timeout_advice").collect()}
-    read = advise_timeouts(lake)
-    assert read
-    assert all(row.recommended_ms == stored[row.group_id].recommended_ms for row in read)
-    assert any(row.recommended_ms != read[n].recommended_ms for n, row in enumerate(advise_timeouts(lake, 50.0)))
 
 
 def test_the_audit_finds_tampering_and_nothing_in_a_true_history(lake: Lake) -> None:

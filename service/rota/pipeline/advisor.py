@@ -10,18 +10,18 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
 from rota.assignors.alike import Partitions
 from rota.pipeline.facts.fact import Event, Row, us
 from rota.pipeline.facts.steps import Holders, is_cooperative
+from rota.pipeline.facts.timeouts import Silences
 from rota.pipeline.facts.units import Decoders, decode_shares, load_decoders
 from rota.pipeline.facts.view import GroupView
-from rota.pipeline.lake import Lake, Snapshot
+from rota.pipeline.lake import LATEST, Lake, Snapshot
 from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED, Line, ddl, lines_of, tagged, tagged_schema
-from rota.pipeline.timeouts import known_silences
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
 from rota.pipeline.worlds import (
@@ -36,6 +36,9 @@ from rota.pipeline.worlds import (
     subscriptions_of,
 )
 from rota.types import consumer, leader, permits, worker
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row as SparkRow
 
 STRATEGIES = ("range", "roundrobin", "sticky", "cooperative-sticky")
 ACTUAL = "(actual)"
@@ -120,6 +123,23 @@ def replay_lines(replay: GroupReplay, lines: Iterable[Line]) -> Iterator[Row]:
         with suppress(AttributeError, IndexError, KeyError, TypeError, ValueError):
             yield from replay.add(line)
     yield from replay.finish()
+
+
+def known_silences(tables: Snapshot) -> dict[tuple[str, str], Known]:
+    """By namespace and group: the session timeout, and the silences of all members up to the last line."""
+    return {(row.namespace, row.group_id): Known(row.session_timeout_ms, _silences(row)) for row in _latest(tables)}
+
+
+def _latest(tables: Snapshot) -> list[SparkRow]:
+    """Each group's last row, which counts all silences since the group was made."""
+    rows = tables.everything("timeout_advice")
+    rows.createOrReplaceTempView("all_timeout_advice")
+    return rows.sparkSession.sql(LATEST.format(view="all_timeout_advice")).collect()
+
+
+def _silences(row: SparkRow) -> Silences:
+    late = dict(zip(row.late_ms, row.late, strict=True))
+    return Silences(row.gaps, row.longest_kept_ms, late, row.longest_gap_ms, row.member_ms)
 
 
 class _Step(NamedTuple):

@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from rota.pipeline.facts.units import load_decoders
 from rota.pipeline.fold import CARRIED, OUTPUT, fold_group
+from rota.pipeline.journal import Position
 from rota.pipeline.lake import CURRENT_TABLE, EVENTS_TABLE, LINES_TABLE, Lake
-from rota.pipeline.positions import Position
 from rota.pipeline.silver import typed
 from rota.pipeline.source import LINES_PER_BATCH
 from rota.pipeline.tables import CURRENT, ddl

@@ -9,8 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from rota.pipeline.failures import PipelineFailed
 from rota.pipeline.java import delta_jars, find_java
-from rota.pipeline.journal import Wanted, check_schema, open_journal
-from rota.pipeline.positions import Span, spans_between
+from rota.pipeline.journal import Span, Wanted, check_schema, open_journal, spans_between
 from rota.pipeline.session import cache_folder
 
 _PACKAGES = ("pyspark", "pyarrow", "pandas", "adbc-driver-postgresql")

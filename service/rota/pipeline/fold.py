@@ -14,17 +14,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rota.pipeline.facts.acts import Acts, LeaderChanges
+from rota.pipeline.facts.acts import Acts, Failovers, Heartbeats, LeaderChanges, Topics
 from rota.pipeline.facts.assignments import Assignments
 from rota.pipeline.facts.fact import Event, Fact, Row, row, us
 from rota.pipeline.facts.fenced import FencedRequests
-from rota.pipeline.facts.heartbeats import Heartbeats
-from rota.pipeline.facts.leaders import LeaderTenures
 from rota.pipeline.facts.members import Members
 from rota.pipeline.facts.offsets import Offsets
 from rota.pipeline.facts.rebalances import Rebalances
-from rota.pipeline.facts.shards import Failovers, Topics
-from rota.pipeline.facts.states import GroupStates
+from rota.pipeline.facts.states import GroupStates, LeaderTenures
 from rota.pipeline.facts.timeouts import Timeouts
 from rota.pipeline.facts.units import Decoders
 from rota.pipeline.facts.view import GroupView

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.pipeline.incidents import longest, reason_of
-from rota.pipeline.lake import all_rows
+from rota.pipeline.lake import LATEST, all_rows
 from rota.pipeline.pages import Section, duration, group_link
 from rota.pipeline.period import Period, moment
-from rota.pipeline.timeouts import LATEST
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY
 
 if TYPE_CHECKING:

@@ -87,6 +87,11 @@ class Lake:
 _NOT_THERE = ("DELTA_PATH_DOES_NOT_EXIST", "DELTA_TABLE_NOT_FOUND", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
 
 
+LATEST = """SELECT last.* FROM (
+    SELECT max_by(struct(*), at) AS last FROM {view} GROUP BY namespace, group_id)"""
+"""Each group's last row."""
+
+
 class Snapshot:
     """All tables as of one batch, whatever is written meanwhile. Raises `LakeRefused` if there are none."""
 

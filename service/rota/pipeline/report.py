@@ -10,7 +10,7 @@ from operator import or_
 from typing import TYPE_CHECKING
 
 from rota.pipeline import group_sections, incidents, sections
-from rota.pipeline.facts.outcomes import WASTED
+from rota.pipeline.facts.rebalances import WASTED
 from rota.pipeline.failures import NothingFound
 from rota.pipeline.lake import Lake, Snapshot, all_rows, literal
 from rota.pipeline.now import right_now

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.pipeline.charts import Bars
-from rota.pipeline.facts.outcomes import OUTCOMES
+from rota.pipeline.facts.rebalances import OUTCOMES
 from rota.pipeline.group_sections import causes_of_groups
-from rota.pipeline.lake import all_rows
-from rota.pipeline.pages import Chart, Link, Section, duration, group_link
+from rota.pipeline.lake import LATEST, all_rows
+from rota.pipeline.pages import Bars, Chart, Link, Section, duration, group_link
 from rota.pipeline.period import Period, ms_of
-from rota.pipeline.timeouts import LATEST
 from rota.protocol.causes import CAUSES
 
 if TYPE_CHECKING:

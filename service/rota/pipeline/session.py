@@ -49,13 +49,6 @@ def cache_folder() -> Path:
     return platformdirs.user_cache_path("rota")
 
 
-def check_java() -> None:
-    """Raise `JavaMissing` or `JarsMissing` if a session could not start for want of them."""
-    if not _is_submitted():
-        find_java(cache_folder())
-        delta_jars(cache_folder())
-
-
 def start(master: str = "", settings: Mapping[str, str] | None = None) -> SparkSession:
     """A session on `master`, or the one that this process has.
 

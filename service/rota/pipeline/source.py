@@ -23,8 +23,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from rota.pipeline.journal import Journal, Wanted, journal_at
-from rota.pipeline.positions import LINES_PER_TASK, Heads, Position, Span, packed, spans_between
+from rota.pipeline.journal import (
+    LINES_PER_TASK,
+    Heads,
+    Journal,
+    Position,
+    Span,
+    Wanted,
+    journal_at,
+    packed,
+    spans_between,
+)
 from rota.pipeline.tables import LINES, ddl
 
 LINES_PER_BATCH = 500_000

@@ -19,6 +19,9 @@ from rota.pipeline.journal import (
     OLD_SCHEMA,
     STORE,
     GapCheck,
+    Heads,
+    Position,
+    Span,
     Wanted,
     aligned,
     bookmark_values,
@@ -27,7 +30,6 @@ from rota.pipeline.journal import (
     literal,
     schema_of,
 )
-from rota.pipeline.positions import Heads, Position, Span
 
 _BATCH_ROWS = 20_000
 

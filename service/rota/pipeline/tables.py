@@ -101,7 +101,7 @@ REBALANCES = Table(
         Column("leader_id", TEXT, "the leader of the generation that it led to"),
         Column("protocol_type", TEXT, "the group's protocol type"),
         Column("protocol_name", TEXT, "the protocol that the members chose"),
-        Column("outcome", TEXT, "how it ended: one of the words of rota.pipeline.facts.outcomes; empty while it lasts"),
+        Column("outcome", TEXT, "how it ended: one of the words below; empty while it lasts"),
     ),
 )
 

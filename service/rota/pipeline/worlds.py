@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from rota.assignors import MemberSubscription, assign, strategy
 from rota.assignors.alike import COOPERATIVE_STICKY, STICKY, Partitions, keep_evenly, shares_by_count
-from rota.pipeline.facts.churn import AnyShares, Change, Holding
-from rota.pipeline.facts.steps import MOST_ROUNDS, Round
+from rota.pipeline.facts.steps import MOST_ROUNDS, AnyShares, Change, Holding, Round
 from rota.types import Generation, JoinedWith, MalformedMetadata, TopicFacts
 from rota.types.consumer_server import group_subscription
 

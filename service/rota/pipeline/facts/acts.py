@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rota.group.records import CLASSES, quantile_ms
 from rota.observability.causes import rebalance_cause
-from rota.pipeline.facts.fact import Event, Fact, Row, State, row, us
+from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import GroupView
-from rota.pipeline.tables import ADMINISTERED, LEADER_CHANGED
+from rota.pipeline.tables import ADMINISTERED, FAILOVERS, HEARTBEATS, LEADER_CHANGED, TOPICS
 
 
 class LeaderChanges(Fact):
@@ -54,3 +55,76 @@ class Acts(Fact):
             note=event.reason,
             origin=event.payload["origin"],
         )
+
+
+# --- shards and topics ----------------------------------------------------------------------------------------
+
+
+class Failovers(Fact):
+    """`seen_ms` is the last sign of the owner that this shard's own lines give."""
+
+    table = FAILOVERS
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state: State = state or {"replica_id": "", "seen_ms": None, "released": False}
+
+    def add(self, event: Event, _view: GroupView) -> Iterator[Row]:
+        if event.kind == "shard_released":
+            self.state.update(released=True, seen_ms=event.at_ms)
+            return
+        seen_ms = self.state["seen_ms"]
+        yield row(
+            FAILOVERS,
+            shard_id=event.shard_id,
+            epoch=event.payload["epoch"],
+            from_replica=self.state["replica_id"],
+            to_replica=event.payload["replica_id"],
+            at=us(event.at_ms),
+            gap_ms=apart_ms(seen_ms, event.at_ms) if self.state["released"] else None,
+            graceful=self.state["released"],
+        )
+        self.state = {"replica_id": event.payload["replica_id"], "seen_ms": event.at_ms, "released": False}
+
+
+class Topics(Fact):
+    """Changes of registered topics."""
+
+    table = TOPICS
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state: State = state or {}
+
+    def add(self, event: Event, _view: GroupView) -> Iterator[Row]:
+        topic, partitions = event.payload["topic"], event.payload["partitions"]
+        yield row(TOPICS, namespace=event.namespace, topic=topic, at=us(event.at_ms), partitions=partitions)
+
+
+# --- statistics of heartbeats ---------------------------------------------------------------------------------
+
+
+class Heartbeats(Fact):
+    """A row for each member of each line of statistics."""
+
+    table = HEARTBEATS
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state: State = state or {}
+
+    def add(self, event: Event, view: GroupView) -> Iterator[Row]:
+        for member_id, client_id, session_ms, from_ms, max_gap_ms, counted in event.payload["members"]:
+            classes = dict(counted)
+            yield row(
+                HEARTBEATS,
+                **view.key,
+                member_id=member_id,
+                client_id=client_id,
+                session_timeout_ms=session_ms,
+                from_at=us(from_ms),
+                to_at=us(event.at_ms),
+                heartbeats=sum(classes.values()),
+                gaps=[classes.get(number, 0) for number in range(CLASSES)],
+                max_gap_ms=max_gap_ms,
+                p50_ms=quantile_ms(classes, 0.5),
+                p99_ms=quantile_ms(classes, 0.99),
+                p999_ms=quantile_ms(classes, 0.999),
+            )

@@ -6,11 +6,32 @@ from collections.abc import Iterator
 from typing import Any
 
 from rota.observability.causes import rebalance_cause
-from rota.pipeline.facts import outcomes
 from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import COMPLETING, PREPARING, GroupView
 from rota.pipeline.tables import REBALANCES
 from rota.protocol.causes import Cause
+
+ASSIGNED = "assigned"
+REASSIGNED = "reassigned"
+SUPERSEDED = "superseded"
+TIMED_OUT = "timed_out"
+ASSIGNMENT_FAILED = "assignment_failed"
+EMPTIED = "emptied"
+FORGOTTEN = "forgotten"
+DELETED = "deleted"
+
+OUTCOMES = {
+    ASSIGNED: "all members could fetch a share",
+    REASSIGNED: "the leader changed the assignment; no join phase was needed",
+    SUPERSEDED: "another one began before there was an assignment, or the last member went",
+    TIMED_OUT: "there was no assignment within the rebalance timeout: members that had not synced expired",
+    ASSIGNMENT_FAILED: "the leader could not assign",
+    EMPTIED: "the group became empty",
+    FORGOTTEN: "the shard went to another owner in the join phase: members join again",
+    DELETED: "the group was deleted; the lines before that are not there",
+}
+WASTED = (SUPERSEDED, TIMED_OUT, ASSIGNMENT_FAILED, FORGOTTEN)
+"""Those that have to be done again."""
 
 _COUNTED = {
     "member_joined": "joined",
@@ -51,13 +72,13 @@ class Rebalances(Fact):
             case "assignment_synced":
                 if (opened := self.state["open"]) is not None:
                     opened["sync_ms"] = apart_ms(opened["completed_ms"] or event.at_ms, event.at_ms)
-                yield from self._close(event.at_ms, view, outcomes.ASSIGNED)
+                yield from self._close(event.at_ms, view, ASSIGNED)
             case "assignment_failed":
-                yield from self._close(event.at_ms, view, outcomes.ASSIGNMENT_FAILED)
+                yield from self._close(event.at_ms, view, ASSIGNMENT_FAILED)
             case "group_emptied":
                 yield from self._emptied(event, view)
             case "group_deleted":
-                yield from self._close(event.at_ms, view, outcomes.DELETED)
+                yield from self._close(event.at_ms, view, DELETED)
             case kind:
                 self.state["counts"][_COUNTED[kind]] += 1
 
@@ -70,7 +91,7 @@ class Rebalances(Fact):
         if view.settled == COMPLETING:
             # The new owner waits for the assignment of the generation before.
             goes_on, self.state["ended"] = self.state["ended"], None
-        yield from self._close(event.at_ms, view, outcomes.FORGOTTEN)
+        yield from self._close(event.at_ms, view, FORGOTTEN)
         if goes_on is not None:
             self.state["open"] = {**goes_on, "ended_ms": None, "outcome": ""}
 
@@ -108,7 +129,7 @@ class Rebalances(Fact):
             protocol_type=view.state["protocol_type"],
             protocol_name=view.state["protocol_name"],
             ended_ms=event.at_ms,
-            outcome=outcomes.REASSIGNED,
+            outcome=REASSIGNED,
         )
         return _row(opened, view)
 
@@ -118,7 +139,7 @@ class Rebalances(Fact):
             yield from self._close(event.at_ms, view, _interrupted_by(anew["cause"]))
         opened = self.state["open"] = self.state["open"] or anew
         opened.update(generation_id=event.payload["generation_id"], members_after=0, **self._take_counts())
-        yield from self._close(event.at_ms, view, outcomes.EMPTIED)
+        yield from self._close(event.at_ms, view, EMPTIED)
 
     def _close(self, at_ms: int, view: GroupView, outcome: str) -> Iterator[Row]:
         """End the open row, and report it at once: it will not go on."""
@@ -143,7 +164,7 @@ class Rebalances(Fact):
 
 
 def _interrupted_by(cause: str) -> str:
-    return outcomes.TIMED_OUT if cause == Cause.SYNC_TIMEOUT else outcomes.SUPERSEDED
+    return TIMED_OUT if cause == Cause.SYNC_TIMEOUT else SUPERSEDED
 
 
 def _began(event: Event, view: GroupView, by: str) -> dict[str, Any]:
