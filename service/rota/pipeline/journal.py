@@ -46,9 +46,6 @@ class Journal(Protocol):
     def batches(self, spans: Sequence[Span], wanted: Wanted) -> Iterator[pa.RecordBatch]:
         """The lines of these spans, in no order. `LinesMissing` if one is not there, at the end at the latest."""
 
-    def up_to(self, start: Position, end: Position, lines: int) -> Position:
-        """A position between `start` and `end`, about `lines` lines on, that is one moment in all shards."""
-
     def bookmark(self, reader: str, position: Position) -> None:
         """Say that `reader` has read up to there, so that pruning stays behind it."""
 
@@ -173,36 +170,6 @@ def bookmark_values(reader: str, position: Position) -> tuple[str, str, str]:
     return reader, position.incarnation, json.dumps(position.encode()["shards"], separators=(",", ":"))
 
 
-def aligned(start: Position, end: Position, lines: int, ask: Any, style: str) -> Position:
-    """About `lines` further, cut at one moment: no shard runs ahead of the others in time.
-
-    Each shard gets an equal share of the lines. The moment is when the first of those that have more than their share
-    comes to the end of it, so every cut makes progress.
-    """
-    spans = {shard_id: (start.shards.get(shard_id, 0), last) for shard_id, last in end.shards.items()}
-    behind = {shard_id: span for shard_id, span in spans.items() if span[0] < span[1]}
-    if sum(last - done for done, last in behind.values()) <= lines:
-        return end
-    share = max(1, lines // len(behind))
-    p = ["?"] * 4 if style == "?" else ["{0}", "{1}", "{2}", "{3}"]
-    at = f"SELECT max(at) FROM {{events}} WHERE shard_id = {p[0]} AND seq = {p[1]}"
-    found = (
-        f"SELECT max(seq) FROM {{events}} WHERE shard_id = {p[0]} AND seq > {p[1]} AND seq <= {p[2]} AND at <= {p[3]}"
-    )
-    if style != "?":
-        at = at.replace("max(at)", "CAST(extract(epoch from max(at)) * 1000000 AS BIGINT)")
-        found = found.replace("at <= {3}", "at <= 'epoch'::timestamptz + {3} * interval '1 microsecond'")
-    moments = [ask(at, s, done + share) for s, (done, last) in behind.items() if last - done > share]
-    if None in moments:
-        return end  # pruned meanwhile: reading these lines says which are missing
-    moment = min(moments)
-    cut = {
-        shard_id: ask(found, shard_id, done, min(done + share, last), moment) or done
-        for shard_id, (done, last) in behind.items()
-    }
-    return Position(end.incarnation, {**end.shards, **cut})
-
-
 # --- how far a journal was read -------------------------------------------------------------------------------
 
 LINES_PER_TASK = 250_000
@@ -319,6 +286,16 @@ def spans_between(start: Position, end: Position) -> list[Span]:
     """What has to be read to come from one position to another."""
     found = ((shard_id, start.shards.get(shard_id, 0) + 1, end.shards[shard_id]) for shard_id in sorted(end.shards))
     return [Span(shard_id, first, last) for shard_id, first, last in found if first <= last]
+
+
+def cut(start: Position, end: Position, most: int) -> Position:
+    """A position about so many lines after `start`, with an equal part of the lines that each shard has up to `end`."""
+    spans = spans_between(start, end)
+    lines = sum(span.lines for span in spans)
+    if lines <= most:
+        return end
+    last = {span.shard_id: span.first - 1 + max(1, span.lines * most // lines) for span in spans}
+    return Position(end.incarnation, {**end.shards, **last})
 
 
 def packed(spans: Sequence[Span], lines_per_task: int) -> list[list[Span]]:

@@ -30,6 +30,7 @@ from rota.pipeline.journal import (
     Position,
     Span,
     Wanted,
+    cut,
     journal_at,
     packed,
     spans_between,
@@ -117,7 +118,7 @@ class FilteringReader(BatchReader):
 
 
 class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Micro-batches. Each ends at one moment in all shards, so that no shard runs ahead of the others' time."""
+    """Micro-batches, each with an equal part of the new lines of each shard."""
 
     _available: Position | None = None
 
@@ -132,14 +133,13 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._lines_per_batch)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        journal = self._journal()
-        heads = journal.heads()
+        heads = self._journal().heads()
         done = self._checked(heads, start)
         end = self._available or heads.end
         if isinstance(limit, ReadAllAvailable):
             return end.encode()
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._lines_per_batch
-        return journal.up_to(done, end, most).encode()
+        return cut(done, end, most).encode()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return self._journal().heads().end.encode()

@@ -23,7 +23,6 @@ from rota.pipeline.journal import (
     Position,
     Span,
     Wanted,
-    aligned,
     bookmark_values,
     condition,
     heads_of,
@@ -69,15 +68,6 @@ class SqliteJournal:
             check.finish()
         if wanted.is_partial:
             self.heads().check_spans(spans)
-
-    def up_to(self, start: Position, end: Position, lines: int) -> Position:
-        with self._reading() as connection:
-
-            def ask(sql: str, *values: int) -> int | None:
-                answer = connection.execute(sql.format(events="group_events"), values).fetchone()[0]
-                return None if answer is None else int(answer)
-
-            return aligned(start, end, lines, ask, "?")
 
     def bookmark(self, reader: str, position: Position) -> None:
         with self._connected("rw") as connection, connection:
@@ -152,16 +142,6 @@ class PostgresJournal:
             check.finish()
         if wanted.is_partial:
             self.heads().check_spans(spans)
-
-    def up_to(self, start: Position, end: Position, lines: int) -> Position:
-        with self._cursor() as cursor:
-
-            def ask(sql: str, *values: int) -> int | None:
-                cursor.execute(sql.format(*values, events="rota.group_events"))
-                answer = cursor.fetchone()[0]
-                return None if answer is None else int(answer)
-
-            return aligned(start, end, lines, ask, "literal")
 
     def bookmark(self, reader: str, position: Position) -> None:
         with self._cursor(writes=True) as cursor:
