@@ -260,14 +260,16 @@ def tables() -> str:
 
     parts = []
     for each in (BRONZE, *GOLD.values(), CURRENT):
-        rows = ((f"`{column.name}`", _type_name(column), column.doc) for column in each.columns)
+        names = tuple(column.name for column in each.columns[:2])
+        shown = each.columns[2:] if names == _OF_GROUPS else each.columns
+        rows = [f"- `{column.name}` ({_type_name(column)}): {column.doc}" for column in shown]
         sources = ", ".join(f"`{kind}`" for kind in each.sources)
         text = f"One row: {each.grain}."
         if sources:
             text += f" Made of the lines {sources}."
         if each.not_included:
             text += f" Not included: {each.not_included}."
-        parts += [f"## {each.name}", text, table(("column", "type", "meaning"), rows)]
+        parts += [f"## {each.name}", text, "\n".join(rows)]
         if each.exactly:
             parts.append(each.exactly)
     parts += ["## Lines of the journal", _LINES, table(("kind", "payload"), sorted(line_rows()))]
@@ -275,7 +277,8 @@ def tables() -> str:
         meanings = ((f"`{word}`", meaning) for word, meaning in words.items())
         parts += [f"## {heading.capitalize()}s of rebalances", table((heading, "meaning"), meanings)]
     opening = (
-        "What `rota pipeline` makes of the journal. Times are UTC, names that end with `_ms` are milliseconds. "
+        "What `rota pipeline` makes of the journal. Most tables begin with `namespace` and `group_id`, not listed then. "
+        "Times are UTC, names that end with `_ms` are milliseconds. "
         "Rows are written when they are complete and never change after that; those that have no end yet are in "
         "`current`. Each row of a batch has the number of that batch (`batch`): tables agree up to the highest number "
         "in `current`, which a batch writes last. The order of lines is that of `seq` in their shard. Owners' clocks "
@@ -289,7 +292,11 @@ def tables() -> str:
 
 def _type_name(column: Any) -> str:
     """The type of a column; that of `open` would be all tables once more."""
-    return "struct of lists of rows" if column.name == "open" else str(column.type_)
+    return "struct of lists" if column.name == "open" else str(column.type_).removesuffix("[us, tz=UTC]")
+
+
+_OF_GROUPS = ("namespace", "group_id")
+"""The columns with which tables of groups begin."""
 
 
 _LINES = (
