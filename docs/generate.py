@@ -277,7 +277,7 @@ def tables() -> str:
         meanings = ((f"`{word}`", meaning) for word, meaning in words.items())
         parts += [f"## {heading.capitalize()}s of rebalances", table((heading, "meaning"), meanings)]
     opening = (
-        "What `rota pipeline` makes of the journal. Most tables begin with `namespace` and `group_id`, not listed then. "
+        "What `rota pipeline` makes of the journal. Most begin with `namespace` and `group_id`, not listed then. "
         "Times are UTC, names that end with `_ms` are milliseconds. "
         "Rows are written when they are complete and never change after that; those that have no end yet are in "
         "`current`. Each row of a batch has the number of that batch (`batch`): tables agree up to the highest number "
