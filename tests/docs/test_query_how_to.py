@@ -46,17 +46,6 @@ def test_each_block_runs(block: Block, folder: Path) -> None:
     assert any(character.isdigit() for character in printed)
 
 
-def test_iceberg_readers_have_the_rows_of_the_delta_table(folder: Path) -> None:
-    [block] = [block for block in blocks("python") if "pyiceberg" in block.text]
-    rows = rebalances(folder).to_pylist()
-
-    printed = run(block, {}, {}, folder)
-
-    joined = sum(row["cause"] == "member_joined" for row in rows)
-    assert f"{joined} rows" in printed
-    assert 0 < joined < len(rows)
-
-
 def test_the_query_for_trino_gives_rows_in_another_dialect(folder: Path) -> None:
     [query] = [block.text for block in blocks("sql") if block.more == "trino"]
     [parsed] = sqlglot.parse(query, read="trino")
