@@ -80,7 +80,8 @@ class Lake:
             ) from error
 
     def _writer(self, rows: DataFrame, mode: str, batch: int) -> Any:
-        writer = rows.write.format("delta").mode(mode)
+        # A later release may write columns that the table does not have yet.
+        writer = rows.write.format("delta").mode(mode).option("mergeSchema", "true")
         return writer.option("txnAppId", _APPLICATION).option("txnVersion", batch)
 
 
