@@ -20,7 +20,7 @@ from rota.protocol.causes import CAUSES, Cause
 from tests.pipeline.journals import SIMULATED, ordered, simulated
 from tests.pipeline.replaying import fold_lines, table_of
 
-SEEDS = (1, 2, 3, 5)
+SEEDS = (1, 2, 4, 5)
 
 
 def folded(lines: Iterable[Line], states: dict[Key, str]) -> tuple[Counter[str], dict[Key, str]]:

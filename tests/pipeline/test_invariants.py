@@ -25,7 +25,7 @@ def test_an_epoch_raised_on_a_groups_last_line_is_found(seed: int) -> None:
 
 
 def test_a_users_transaction_is_of_a_member_or_a_former_one() -> None:
-    journal = simulated(2)
+    journal = simulated(4)
     users = [line for line in journal if line.reason == IN_USERS_TRANSACTION]
 
     def checks_with(strange: Line, users_own: Line) -> set[str]:
