@@ -12,8 +12,6 @@ from msgspec.structs import replace
 
 from rota.access.rules import ROLES, Rule
 from rota.access.tokens import TokenRecord
-from rota.pipeline.journal import Wanted, open_journal, spans_between
-from rota.pipeline.tables import lines_of
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Act, CommitOffsets, JoinGroup, OffsetToCommit, Protocol, PutTopic
