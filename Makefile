@@ -35,13 +35,13 @@ test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operat
 	$(BIN)/pytest -m "alone and not torture" $(ARGS) || [ $$? = 5 ] # 5: ARGS chose none of these
 
 coverage: .venv/dev.stamp ## Branches of the core that its own quick tests and a few simulated worlds reach; fails below 95 %
-	$(PYTEST) -q tests/unit tests/conformance tests/sim/test_seeds.py --cov --cov-fail-under=95 \
+	$(PYTEST) -q tests/unit tests/conformance tests/simulation/test_seeds.py --cov --cov-fail-under=95 \
 		-k "not assignor and not support and not fuzz and not violates_anything"
 	$(BIN)/coverage report --include='*/rota/replica/*' --fail-under=95
 
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, and GROUPS=50000 groups of members; or replay SEED=4711
-	$(BIN)/python -m rota.testing.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
-	$(if $(SEED)$(filter 0,$(GROUPS)),,$(BIN)/python -m rota.testing.groups --seeds $(GROUPS))
+	$(BIN)/python -m tests.simulation.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
+	$(if $(SEED)$(filter 0,$(GROUPS)),,$(BIN)/python -m tests.simulation.groups --seeds $(GROUPS))
 
 model: .venv/dev.stamp .venv/tla.stamp ## Check the rules in docs/model with TLC, within larger bounds than make test-all
 	$(BIN)/python -m tests.model.check $(ARGS)

@@ -6,7 +6,7 @@
 (* answer that a replica releases, an assignment that a leader sends, an   *)
 (* outcome that stays unknown, or a write to a resource that checks        *)
 (* tokens. Each rule has the name that the simulator gives it              *)
-(* (service/rota/testing/checks.py) and is a property of single steps.     *)
+(* (tests/simulation/checks.py) and is a property of single steps.         *)
 (*                                                                         *)
 (* Rota.tla (the protocol) and Trace.tla (a recorded run of the simulator) *)
 (* both extend this module, and TLC checks the same rules on both.         *)
@@ -26,7 +26,7 @@ journalVars == <<store, sent, rejected, unknown, fence, event>>
 Quiet == [kind |-> "none"]
 
 -----------------------------------------------------------------------------
-(* The facts of a group, as service/rota/testing/ledger.py folds them.     *)
+(* The facts of a group, as tests/simulation/ledger.py folds them.         *)
 
 NoFacts(offsets) ==
   [gen |-> 0, state |-> "Empty", members |-> {}, settled |-> {}, settledState |-> "none", leader |-> "none",

@@ -22,10 +22,10 @@ from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets, FetchOffsets, LeaveGroup, Request, VerifyFence
 from rota.replica import ports
 from rota.runtime.coordinator import LocalCoordinator
-from rota.testing.groups.http_road import ADDRESS, _decoded, _response
 from rota.wire.replies import Received
 from tests.client.stage import SESSION_S, Cable, a_coordinator, until
 from tests.client.virtual_time import in_virtual_time
+from tests.simulation.groups.http_road import ADDRESS, _decoded, _response
 
 CLASSES: dict[ErrorCode, type[sdk.CoordinatorError]] = {
     ErrorCode.UNKNOWN_MEMBER_ID: sdk.MembershipLost,

@@ -132,7 +132,7 @@ def test_each_failure_of_the_page_has_tests() -> None:
     page = (DOCS / "explanation/failures.md").read_text().partition("`tests/docs/failures.toml`")[0]
     rows = re.findall(r"^\| ([^|]+?) \|", page, re.MULTILINE)[2:]
     tried = tomllib.loads((ROOT / "tests/docs/failures.toml").read_text())["failure"]
-    met = (ROOT / "tests/sim/situations.txt").read_text().splitlines()
+    met = (ROOT / "tests/simulation/situations.txt").read_text().splitlines()
 
     assert [each["name"] for each in tried] == rows
     assert [name for each in tried for name in each["tests"] if not (ROOT / name).is_file()] == []

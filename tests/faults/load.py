@@ -21,8 +21,8 @@ from rota.protocol.messages import (
     TopicPartitions,
     VerifyFence,
 )
-from rota.testing.history import Departure, Hold
 from tests.faults.record import Record, RecordingTransport
+from tests.simulation.history import Departure, Hold
 
 NAMESPACE = "default"
 TOPIC = "t"

@@ -22,8 +22,8 @@ from rota.protocol.messages import (
     SyncReply,
 )
 from rota.runtime.clock import SystemClock
-from rota.testing.history import Call, History
 from tests.faults.histories import Exchange, WatchStream
+from tests.simulation.history import Call, History
 
 _MEMBER_IS_KNOWN = (ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS)
 

@@ -12,12 +12,12 @@ from rota.group import records as r
 from rota.group.journal import decode_entry
 from rota.replica.ports import JournalEvent
 from rota.storage.store import SqlStore
-from rota.testing.checks import check
-from rota.testing.history import Call, History, Landed
-from rota.testing.profiles import Profile
 from tests.faults.histories import WatchStream, check_commits, check_holders, check_watches
 from tests.faults.load import REBALANCE_MS, Crowd, Load
 from tests.faults.record import Record
+from tests.simulation.checks import check
+from tests.simulation.history import Call, History, Landed
+from tests.simulation.profiles import Profile
 
 LOST = ("S4", "S5", "S9", "S10", "S12", "S13", "D2")
 REPEATED = ("S1", "S8", "S11")

@@ -114,7 +114,7 @@ PLANTED = (
     _planted("D2", "unknown_is_rejected", replace(_ONE_FAULT, max_commits=1)),
     _planted("D3", "unknown_outcome_is_failure", _ONE_FAULT),
 )
-"""Each rule of steps and states has a bug that breaks it, under the name that tests/sim/mutants.py gives it, if any."""
+"""Each rule of steps and states has a bug that breaks it; one that `tests/simulation` plants, too, has its name."""
 
 STUCK = Bounds(replicas=1, max_gen=9, max_ahead=0, bug="no_expiry")
 """A member that has stopped is never expired: a join phase never ends (L3), so the others never agree (L7)."""

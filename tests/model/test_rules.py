@@ -6,9 +6,9 @@ import inspect
 import re
 from collections import defaultdict
 
-from rota.testing import answer_checks, checks, history_checks, journal_checks
-from rota.testing.world import World
 from tests.model.specification import JOURNAL_RULES, LIVENESS_RULES, PLANTED, STATE_RULES, STUCK
+from tests.simulation import answer_checks, checks, history_checks, journal_checks
+from tests.simulation.world import World
 from tests.support.tlc import SPECIFICATIONS
 
 ROW = re.compile(r"^\| (\w+): .*? \| (.*?) \| (.*?) \|$", re.MULTILINE)

@@ -16,12 +16,12 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import generation_of
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, CommitReply, JoinReply, SyncGroup, SyncReply
-from rota.testing.history import Call, GroupKey, Landed
-from rota.testing.member import TOPIC, decode_share
-from rota.testing.profiles import PROFILES, Profile
-from rota.testing.world import World
 from tests.model.specification import JOURNAL_RULES, trace_configuration
-from tests.sim.mutants import MUTANTS
+from tests.simulation.history import Call, GroupKey, Landed
+from tests.simulation.member import TOPIC, decode_share
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.profiles import PROFILES, Profile
+from tests.simulation.world import World
 from tests.support.tlc import Verdict, check
 
 Event = dict[str, object]
@@ -257,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, required=True, help="the seed of the world")
     parser.add_argument("--profile", choices=sorted(PROFILES), help="drawn by the seed otherwise")
-    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="plant this bug of tests/sim/mutants.py first")
+    parser.add_argument("--mutant", choices=sorted(MUTANTS), help="plant this bug of tests/simulation/mutants.py first")
     options = parser.parse_args(argv)
     world = played(options.seed, PROFILES.get(options.profile or ""), options.mutant)
     verdicts = {group: replay(world, group) for group in replayable(world)}

@@ -13,16 +13,16 @@ from types import ModuleType
 from typing import Any
 
 from docs.generate import table
-from tests.groups import plants as group_plants
-from tests.groups.named import ROWS
 from tests.mutation.measured import MEASURED, percent_found
 from tests.mutation.survivors import read_survivors
-from tests.sim import group_mutants, replica_mutants, runtime_mutants
-from tests.sim.directed import DIRECTED
-from tests.sim.findings import findings_of
-from tests.sim.mutants import MUTANTS
-from tests.sim.registry import ABOUT
-from tests.sim.test_mutants import FOUND_BY, NOT_BY_SEEDS, RARE
+from tests.simulation import group_mutants, replica_mutants, runtime_mutants
+from tests.simulation.directed import DIRECTED
+from tests.simulation.findings import findings_of
+from tests.simulation.groups import plants as group_plants
+from tests.simulation.groups.named import ROWS
+from tests.simulation.mutants import MUTANTS
+from tests.simulation.registry import ABOUT
+from tests.simulation.test_mutants import FOUND_BY, NOT_BY_SEEDS, RARE
 from tests.support.sources import ROOT
 
 _PAGE = ROOT / "build" / "mutants.md"

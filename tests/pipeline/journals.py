@@ -14,9 +14,9 @@ from pathlib import Path
 from rota.group.journal import encode_entry
 from rota.pipeline.tables import Line
 from rota.storage.migrate import upgrade
-from rota.testing.profiles import PROFILES, Parts, Profile
-from rota.testing.world import World
 from rota.workload.generate import Wanted
+from tests.simulation.profiles import PROFILES, Parts, Profile
+from tests.simulation.world import World
 
 UNTIL_MS = 1_763_700_000_000
 

@@ -11,8 +11,8 @@ from rota.replica.ports import Floor, StoreUnavailable
 from rota.runtime.clock import SystemClock
 from rota.runtime.coordinator import LocalCoordinator
 from rota.runtime.telemetry import Telemetry
-from rota.testing.setbacks import SetbackTables
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
+from tests.simulation.setbacks import SetbackTables
 
 LEASE_MS = 300
 """So that a quiet shard is found within 100 ms."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from rota.testing.history import History
+from tests.simulation.history import History
 
 
 def trace_hash(history: History) -> str:

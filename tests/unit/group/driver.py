@@ -17,9 +17,9 @@ from rota.group.shard import Shard
 from rota.group.state import Group, Result, Timer
 from rota.protocol import messages as m
 from rota.protocol.limits import Limits
-from rota.testing.facts import facts_of, rows_of
-from rota.testing.invariants import check_group
 from rota.testing.memory import MemoryTables, _Shard
+from tests.simulation.facts import facts_of, rows_of
+from tests.simulation.invariants import check_group
 
 KEY = NAMESPACE, GROUP_ID = "default", "g"
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 30_000, 300

@@ -9,7 +9,7 @@ import pytest
 
 from rota.group.state import EMPTY, PREPARING_REBALANCE, Group
 from rota.protocol.fencing_token import LAST_TAKEOVER
-from rota.testing.invariants import check_group
+from tests.simulation.invariants import check_group
 from tests.unit.group.driver import (
     a_commit,
     a_group_awaiting_its_assignment,

@@ -1,0 +1,55 @@
+"""Seeds of whole groups: nothing is violated, and enough happens for that to mean something."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.simulation.groups import world
+from tests.simulation.groups.tally import replay_command, run_seeds
+from tests.simulation.groups.world import Outcome, World, run_seed
+
+CHUNK = 100
+OPEN = Path(__file__).with_name("open_seeds.txt")
+"""Seeds that still violate a rule, each with a note on its cause: the list may only become shorter."""
+SEEDS = int(os.environ.get("ROTA_GROUP_SEEDS", "200"))
+FIRST = int(os.environ.get("ROTA_GROUP_FIRST", "0"))
+
+
+def known_open() -> set[int]:
+    lines = [line for line in OPEN.read_text().splitlines() if line and not line.startswith("#")]
+    return {int(line.split()[0]) for line in lines}
+
+
+@pytest.mark.parametrize("first", range(FIRST, FIRST + SEEDS, CHUNK))
+def test_no_seed_violates_anything(first: int) -> None:
+    tally = run_seeds(range(first, first + CHUNK))
+
+    known = known_open() & set(range(first, first + CHUNK))
+    assert tally.failures.keys() == known, "\n".join(
+        f"seed {seed}: {found[0]}\n  {replay_command(seed)}" for seed, found in sorted(tally.failures.items())
+    )
+    assert tally.rebalances >= 4 * CHUNK, "worlds in which nothing happens prove nothing"
+    assert tally.faults >= 7 * CHUNK
+
+
+def test_a_world_that_blocks_its_loop_violates_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = World.main
+
+    def block() -> None:
+        while True:
+            pass
+
+    async def main(self: World) -> Outcome:
+        asyncio.get_running_loop().call_later(1.0, block)
+        return await original(self)
+
+    monkeypatch.setattr(World, "main", main)
+    monkeypatch.setattr(world, "MOST_CPU_S", 1.0)
+
+    assert run_seed(0).violations[-1] == "blocked: a turn of the event loop did not end in 1.0 s of CPU time"
+    assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] == 0

@@ -1,0 +1,162 @@
+"""Rules of what one program sends: it leaves as it should, commits only forwards, and is never busy for nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from rota.client.errors import CoordinatorError, CoordinatorUnreachable
+from rota.protocol.errors import ErrorCode
+from rota.protocol.messages import CommitOffsets, CommitReply, JoinGroup, JoinReply, LeaveGroup, Reply, Request
+from rota.types.leader import PROTOCOL_TYPE, decode_candidate
+from tests.simulation.groups.books import Books, Ledger
+from tests.simulation.groups.coordinator import GroupCoordinator
+from tests.simulation.groups.link import Observer
+
+MOST_CALLS_A_SECOND = 150
+
+FENCED = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
+"""A commit that was rejected so was not made, and never will be."""
+
+Partition = tuple[str, str, int]
+"""Group, topic, partition."""
+
+
+def _commits_of(request: CommitOffsets) -> set[tuple[Partition, int]]:
+    return {((request.group_id, item.topic, item.partition), item.offset) for item in request.offsets}
+
+
+class WireRules(Observer):
+    """What one link carries."""
+
+    def __init__(
+        self,
+        books: Books,
+        ledger: Ledger,
+        coordinator: GroupCoordinator,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._books = books
+        self._ledger = ledger
+        self._coordinator = coordinator
+        self._loop = loop
+        self.named: dict[str, None] = {}
+        """Member ids that this life was given."""
+        self.left: set[str] = set()
+        """Member ids for which it has sent LeaveGroup."""
+        self.committed: dict[Partition, int] = {}
+        """The highest offsets that were answered. A call that it has given up may land later, and take one back."""
+        self._highest: dict[Partition, int] = {}
+        """The highest offsets that were sent; after a rejected commit, those that were answered."""
+        self._under_way: dict[int, tuple[CommitOffsets, set[Partition]]] = {}
+        self._unanswered: set[tuple[Partition, int]] = set()
+        """Commits with a try that got no answer."""
+        self._overtaken: set[int] = set()
+        """Requests under way while the same partition was committed anew."""
+        self._second = 0
+        self._calls = 0
+
+    def sent(self, request: Request) -> None:
+        self._count_call()
+        match request:
+            case JoinGroup():
+                self._note_join(request)
+            case LeaveGroup():
+                self._note_leave(request)
+            case CommitOffsets():
+                self._note_commit(request)
+
+    def tried(self, request: Request) -> None:
+        if isinstance(request, CommitOffsets):
+            self._under_way[id(request)] = (request, {place for place, _ in _commits_of(request)})
+
+    def answered(self, request: Request, reply: Reply) -> None:
+        self._under_way.pop(id(request), None)
+        match request, reply:
+            case JoinGroup(), JoinReply() if reply.member_id:
+                self.named[reply.member_id] = None
+            case CommitOffsets(), CommitReply(error=ErrorCode.NONE):
+                accepted = {(each.topic, each.partition) for each in reply.partitions if each.error is ErrorCode.NONE}
+                for item in request.offsets:
+                    if (item.topic, item.partition) in accepted:
+                        place = (request.group_id, item.topic, item.partition)
+                        self.committed[place] = max(self.committed.get(place, -1), item.offset)
+            case CommitOffsets(), CommitReply(error=error) if error in FENCED:
+                for place, _ in _commits_of(request):
+                    self._highest[place] = self.committed.get(place, -1)
+
+    def concluded(self, request: Request) -> None:
+        if self._under_way.pop(id(request), None) is not None and isinstance(request, CommitOffsets):
+            self._unanswered |= _commits_of(request)
+        self._overtaken.discard(id(request))
+
+    def arrives(self, request: Request) -> None:
+        """A commit that is overtaken by a later one of the same sender, while both are under way, takes it back."""
+        if not isinstance(request, CommitOffsets) or id(request) not in self._overtaken:
+            return
+        group = self._coordinator.group(request.group_id)
+        for item in request.offsets if group is not None and group.generation_id == request.generation_id else ():
+            known = group.offsets.get((item.topic, item.partition)) if group is not None else None
+            if known is not None and 0 <= item.offset < known.offset and not self._ledger.is_dead:
+                text = f"{self._ledger.name} takes {item.topic}/{item.partition} from {known.offset} to {item.offset}"
+                self._books.violation("offset-back", text)
+
+    def _count_call(self) -> None:
+        second = int(self._loop.time())
+        if second != self._second:
+            self._second, self._calls = second, 0
+        self._calls += 1
+        if self._calls == MOST_CALLS_A_SECOND:
+            self._books.violation("busy", f"{self._ledger.name} sends {self._calls} calls within a second")
+
+    def _note_join(self, request: JoinGroup) -> None:
+        """A leader that says in its join that it does not work may be followed by another candidate at once."""
+        ledger = self._ledger
+        if request.protocol_type != PROTOCOL_TYPE or not ledger.bodies or ledger.is_dead:
+            return
+        if any(decode_candidate(protocol.metadata).holding is False for protocol in request.protocols):
+            text = f"{ledger.name} says in its join that it does not lead, while its body runs"
+            self._books.violation("works-on", text)
+
+    def _note_leave(self, request: LeaveGroup) -> None:
+        self.left.update(member.member_id for member in request.members)
+        ledger = self._ledger
+        if ledger.is_static and not ledger.steps_aside and not ledger.is_dead:
+            self._books.violation("static-leaves", f"{ledger.name} is static, and sends LeaveGroup")
+        if ledger.is_closing and ledger.soon_answered < ledger.soon_asked and not ledger.is_dead:
+            self._books.violation("left-too-soon", f"{ledger.name} sends LeaveGroup before commits that were asked for")
+
+    def _note_commit(self, request: CommitOffsets) -> None:
+        about = set()
+        for item in request.offsets:
+            place = (request.group_id, item.topic, item.partition)
+            about.add(place)
+            highest = self._highest.get(place, -1)
+            if 0 <= item.offset < highest and not self._ledger.is_dead:
+                text = f"{self._ledger.name} sends {item.offset} for {place} after it sent {highest}"
+                self._books.violation("offset-back", text)
+            self._highest[place] = max(highest, item.offset)
+        for number, (_, others) in self._under_way.items():
+            if about & others and number != id(request):
+                self._overtaken.add(number)
+        self._under_way[id(request)] = (request, about)
+
+    def check_commit_error(self, place: Partition, offset: int, error: CoordinatorError) -> None:
+        """It is in doubt whether a commit was made only if a try had no answer; the fence's word is that it was not."""
+        under_way = (_commits_of(request) for request, _ in self._under_way.values())
+        may_be_made = (place, offset) in self._unanswered.union(*under_way)
+        is_wrong = not may_be_made if isinstance(error, CoordinatorUnreachable) else self.committed.get(place) == offset
+        if is_wrong and not self._ledger.is_dead:
+            text = f"the commit of {offset} for {place} by {self._ledger.name} raised {error!r:.200}"
+            self._books.violation("commit-error", text)
+
+    # --- at the end ---------------------------------------------------------------------------
+
+    def check_left(self, group_id: str) -> None:
+        """A dynamic member that has left its block is not in its group any more, or has sent its LeaveGroup."""
+        if self._ledger.is_static:
+            return
+        group = self._coordinator.group(group_id)
+        members = group.members if group is not None else {}
+        for member_id in self.named:
+            if member_id in members and member_id not in self.left:
+                self._books.violation("not-left", f"{self._ledger.name} went without LeaveGroup for {member_id}")
