@@ -142,10 +142,15 @@ DIRECTED: dict[str, Directed] = {
     ),
     "old_updates_are_believed": Directed(test_owned_shard.test_a_member_keeps_what_the_last_owner_was_silent_for),
     "only_one_shard_is_given_up": Directed(test_group_commit.test_an_append_of_unknown_outcome_loses_every_shard_in_it),
+    "retries_do_not_end": Directed(test_forwarding.test_retries_end_after_a_while_with_the_last_answer),
     "skipped_assignment_counts": Directed(test_static_members.test_returning_leader_has_to_skip_assigning),
     "stale_renewal_reinstalls": Directed(test_leases.test_a_shard_dropped_during_its_renewal_stays_dropped),
     "the_answer_of_the_others_is_ignored": Directed(
         test_owned_shard.test_a_member_that_another_replica_has_seen_in_time_lives_on
+    ),
+    "topics_that_are_unknown_are_not_listed_again": Directed(
+        test_assigning.test_topics_that_are_unknown_are_listed_again,
+        lambda: test_assigning.test_topics_that_are_unknown_are_listed_again(Replica()),
     ),
     "the_retention_of_a_commit_is_ignored": Directed(test_progress.test_an_offset_expires_at_its_commits_retention),
     "the_others_are_not_asked_before_an_expiry": Directed(

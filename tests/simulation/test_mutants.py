@@ -19,6 +19,12 @@ FOUND_BY = {
     "an_overdue_shard_is_kept": 51,
     "a_generation_that_begins_while_a_job_runs_is_not_assigned": 48,
     "heartbeat_in_join_phase_does_not_renew": 39,
+    "changes_of_topics_do_not_wait": 44,
+    "offsets_of_an_empty_group_expire_by_their_own_age": 121,
+    "only_one_shard_is_given_up": 52,
+    "permissions_are_not_counted": 41,
+    "replies_after_the_lease": 47,
+    "stale_renewal_reinstalls": 35,
 }
 """A seed for each planted bug that the first few do not find: it is played before them, to save time. A change of the
 worlds may move it: then any of the first seeds does."""
@@ -31,7 +37,9 @@ NOT_BY_SEEDS = {
     "a_term_is_counted_from_the_election",  # A member must be cut off between the election and its next heartbeat.
     "a_shard_is_served_after_another_has_appended",  # Few seeds pause a replica just there.
     "held_back_changes_are_forgotten",  # Simulated leaders soon look again for unassigned partitions.
+    "retries_do_not_end",  # A client hangs up, and tries another replica, before it has waited for longer than it may.
     "skipped_assignment_counts",  # No simulated leader assigns after it was asked not to.
+    "topics_that_are_unknown_are_not_listed_again",  # A listing waits until the shard of the topics has an owner.
 }
 """The simulator does not find these: a test of `DIRECTED` does."""
 RARE = {
