@@ -41,7 +41,7 @@ coverage: .venv/dev.stamp ## Branches of the core that its own quick tests and a
 
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, and GROUPS=50000 groups of members; or replay SEED=4711
 	$(BIN)/python -m tests.simulation.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)
-	$(if $(SEED)$(filter 0,$(GROUPS)),,$(BIN)/python -m tests.simulation.groups --seeds $(GROUPS))
+	$(if $(SEED)$(filter 0,$(GROUPS)),,$(BIN)/python -m tests.simulation.sim --world groups --seeds $(GROUPS))
 
 model: .venv/dev.stamp .venv/tla.stamp ## Check the rules in docs/model with TLC, within larger bounds than make test-all
 	$(BIN)/python -m tests.model.check $(ARGS)

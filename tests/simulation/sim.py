@@ -1,4 +1,4 @@
-"""Run many seeds and report: `python -m tests.simulation.sim --first 0 --seeds 1000 [--mutant NAME]`."""
+"""Run many seeds and report: `python -m tests.simulation.sim --first 0 --seeds 1000 [--world groups]`."""
 
 from __future__ import annotations
 
@@ -7,24 +7,28 @@ import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 
 from tests.simulation.checks import check
 from tests.simulation.coverage import Reached, table, unknown
+from tests.simulation.groups.world import run_seed as run_group_seed
 from tests.simulation.liveness_checks import check_shared_sessions
 from tests.simulation.many import collecting_seldom, parser_of_seeds, side_by_side
-from tests.simulation.profiles import PROFILES, Profile
+from tests.simulation.profiles import PROFILES, Profile, profile_of
 from tests.simulation.setbacks import run_setback_seed
 from tests.simulation.shrink import shrink
 from tests.simulation.trace import trace
 from tests.simulation.without import NOTHING, Without
 from tests.simulation.world import World
 
-_CHUNK = 250
-_SEEDS_OF_A_COLLECTION = 64
+REPLICAS, SETBACKS, GROUPS = "replicas", "setbacks", "groups"
+"""Worlds of the production runtime, those whose store goes back to an earlier state, and groups of SDK objects."""
+_CHUNK = 100
+_SEEDS_OF_A_COLLECTION = 32
+_SHOWN_LINES = 60
 
 
 @dataclass(slots=True)
@@ -33,9 +37,9 @@ class Tally:
 
     seeds: int = 0
     rebalances: int = 0
-    steps: int = 0
-    calls: int = 0
     cpu_seconds: float = 0.0
+    counts: Counter[str] = field(default_factory=Counter)
+    """How much happened besides."""
     sometimes: Counter[str] = field(default_factory=Counter)
     reached: Reached = field(default_factory=Counter)
     """The coverage of the core's inputs: see `coverage.py`."""
@@ -45,9 +49,8 @@ class Tally:
     def add(self, other: Tally) -> None:
         self.seeds += other.seeds
         self.rebalances += other.rebalances
-        self.steps += other.steps
-        self.calls += other.calls
         self.cpu_seconds += other.cpu_seconds
+        self.counts.update(other.counts)
         self.sometimes.update(other.sometimes)
         self.reached.update(other.reached)
         self.failures.update(other.failures)
@@ -61,106 +64,107 @@ def run_seed(seed: int, profile: Profile | None = None, without: Without = NOTHI
     return world, found + [f"S20 {each} is no outcome of the protocol" for each in unknown(history.reached)]
 
 
-def run_seeds(
-    seeds: Sequence[int], profile: Profile | None = None, *, stop_after: int = 10, without: Without = NOTHING
-) -> Tally:
-    """Play many worlds; gives up after `stop_after` of them have failed."""
-    return tally_of(seeds, partial(run_seed, profile=profile, without=without), stop_after=stop_after)
+_RUN = {REPLICAS: run_seed, SETBACKS: run_setback_seed}
 
 
-def tally_of(seeds: Iterable[int], play: Callable[[int], tuple[World, list[str]]], *, stop_after: int = 10) -> Tally:
-    """What `play` comes to, which returns a world that is over and its violations."""
-    tally = Tally()
-    started = time.process_time()
-    for seed in collecting_seldom(seeds, _SEEDS_OF_A_COLLECTION):
-        world, found = play(seed)
-        tally.seeds += 1
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which worlds to play."""
+
+    world: str = REPLICAS
+    profile: str = ""
+    """Empty: the seed draws it."""
+    mutant: str = ""
+    """A bug to plant first."""
+    without: Without = NOTHING
+
+    def run(self, seed: int, without: Without | None = None) -> tuple[World, list[str]]:
+        """Play one world of the runtime."""
+        profile = profile_of(seed, PROFILES[self.profile]) if self.profile else None
+        return _RUN[self.world](seed, profile, self.without if without is None else without)
+
+    def play(self, seed: int, tally: Tally) -> list[str]:
+        """Play one world, and add what happened to the sums; returns the violations."""
+        if self.world == GROUPS:
+            outcome = run_group_seed(seed)
+            tally.rebalances += outcome.rebalances
+            tally.counts.update(faults=outcome.faults, shares=outcome.handed_over, virtual_s=int(outcome.seconds))
+            return outcome.violations
+        world, found = self.run(seed)
         tally.rebalances += world.history.rebalances
-        tally.steps += world.scheduler.steps
-        tally.calls += len(world.history.calls)
+        tally.counts.update(calls=len(world.history.calls), steps=world.scheduler.steps)
         tally.sometimes.update(world.history.sometimes)
         tally.reached.update(world.history.reached)
-        if found:
-            tally.failures[seed] = found
-            if len(tally.failures) >= stop_after:
-                break
+        return found
+
+    def replay_command(self, seed: int) -> str:
+        """What to type to see this seed again."""
+        options = f" --world {self.world}" if self.world != REPLICAS else ""
+        options += f" --profile {self.profile}" if self.profile else ""
+        options += f" --mutant {self.mutant}" if self.mutant else ""
+        options += f" --without '{self.without}'" if self.without != NOTHING else ""
+        return f"python -m tests.simulation.sim --first {seed} --seeds 1{options}"
+
+
+def run_seeds(seeds: Iterable[int], choice: Choice = Choice(), *, stop_after: int = 10) -> Tally:
+    """Play many worlds; gives up after `stop_after` of them have failed."""
+    tally, started = Tally(), time.process_time()
+    with _planted(choice.mutant):
+        for seed in collecting_seldom(seeds, _SEEDS_OF_A_COLLECTION):
+            found = choice.play(seed, tally)
+            tally.seeds += 1
+            if found:
+                tally.failures[seed] = found
+                if len(tally.failures) >= stop_after:
+                    break
     tally.cpu_seconds = time.process_time() - started
     return tally
 
 
-def replay_command(
-    seed: int, profile: Profile | None = None, mutant: str | None = None, without: Without = NOTHING
-) -> str:
-    """What to type to see this seed again."""
-    options = f" --profile {profile.name}" if profile else ""
-    options += f" --mutant {mutant}" if mutant else ""
-    options += f" --without '{without}'" if without != NOTHING else ""
-    return f"python -m tests.simulation.sim --first {seed} --seeds 1{options}"
-
-
-def _replay(seed: int, profile: Profile | None, mutant: str | None, without: Without, *, setbacks: bool) -> str:
-    return replay_command(seed, profile, mutant, without) + (" --setbacks" if setbacks else "")
+def failures_of(tally: Tally, choice: Choice = Choice()) -> str:
+    """For a test's message: the first violation of each seed, and how to see it again."""
+    failures = sorted(tally.failures.items())
+    return "\n".join(f"seed {seed}: {found[0]}\n  {choice.replay_command(seed)}" for seed, found in failures)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 1 if anything was violated."""
     parser = parser_of_seeds("tests.simulation.sim", __doc__)
-    parser.add_argument("--profile", choices=sorted(PROFILES), help="one profile for all; drawn by the seed otherwise")
-    parser.add_argument("--setbacks", action="store_true", help="worlds whose store goes back to an earlier state")
-    parser.add_argument("--mutant", help="plant this bug of tests/simulation/mutants.py first")
+    parser.add_argument("--world", choices=[*_RUN, GROUPS], default=REPLICAS, help="what to play")
+    parser.add_argument(
+        "--profile", choices=sorted(PROFILES), default="", help="one for all; drawn by the seed otherwise"
+    )
+    parser.add_argument("--mutant", default="", help="plant this bug of tests/simulation/mutants.py first")
     parser.add_argument("--without", type=Without.parse, default=NOTHING, help="leave this out, as --shrink prints it")
     parser.add_argument("--shrink", action="store_true", help="print the smallest world of the first seed that fails")
     parser.add_argument("--coverage", action="store_true", help="print which events met which states of a group")
     options = parser.parse_args(argv)
-    profile = PROFILES.get(options.profile or "")
+    choice = Choice(options.world, options.profile, options.mutant, options.without)
     if options.shrink:
-        return _shrink(options.first, profile, options.mutant, options.without, setbacks=options.setbacks)
+        return _shrink(options.first, choice)
     seeds = range(options.first, options.first + options.seeds)
-    tally = run_side_by_side(seeds, profile, options.jobs, options.mutant, options.without, setbacks=options.setbacks)
-    _report(tally, profile, options.mutant, options.without, setbacks=options.setbacks)
+    tally = side_by_side(partial(run_seeds, choice=choice), Tally(), seeds, options.jobs, _CHUNK)
+    _report(tally, choice)
     if options.coverage:
         print("\n".join(["", *table(tally.reached)]))
     return 1 if tally.failures else 0
 
 
-def run_side_by_side(
-    seeds: range,
-    profile: Profile | None,
-    jobs: int,
-    mutant: str | None = None,
-    without: Without = NOTHING,
-    *,
-    setbacks: bool = False,
-) -> Tally:
-    """The same as `run_seeds` in several processes; the order of the seeds does not matter to any of them."""
-    run = partial(_run_chunk, profile=profile, mutant=mutant, without=without, setbacks=setbacks)
-    return side_by_side(run, Tally(), seeds, jobs, _CHUNK)
-
-
-def _run_chunk(seeds: range, profile: Profile | None, mutant: str | None, without: Without, setbacks: bool) -> Tally:
-    with _planted(mutant):
-        return tally_of(seeds, partial(_player(setbacks=setbacks), profile=profile, without=without))
-
-
-def _player(*, setbacks: bool) -> Callable[..., tuple[World, list[str]]]:
-    return run_setback_seed if setbacks else run_seed
-
-
-def _shrink(seed: int, profile: Profile | None, mutant: str | None, without: Without, *, setbacks: bool) -> int:
-    play = _player(setbacks=setbacks)
-    with _planted(mutant):
-        shrunk = shrink(lambda left_out: play(seed, profile, left_out), without)
+def _shrink(seed: int, choice: Choice) -> int:
+    with _planted(choice.mutant):
+        shrunk = shrink(lambda left_out: choice.run(seed, left_out), choice.without)
     if shrunk is None:
         print(f"seed {seed} violates nothing")
         return 0
     for line in trace(shrunk.world.history):
         print(line)
-    print(f"\n{shrunk}\n  replay: {_replay(seed, profile, mutant, shrunk.world.without, setbacks=setbacks)}")
+    smaller = Choice(choice.world, choice.profile, choice.mutant, shrunk.world.without)
+    print(f"\n{shrunk}\n  replay: {smaller.replay_command(seed)}")
     return 1
 
 
-def _planted(mutant: str | None) -> AbstractContextManager[None]:
-    if mutant is None:
+def _planted(mutant: str) -> AbstractContextManager[None]:
+    if not mutant:
         return nullcontext()
     mutants = importlib.import_module("tests.simulation.mutants").MUTANTS
     if mutant not in mutants:
@@ -169,21 +173,20 @@ def _planted(mutant: str | None) -> AbstractContextManager[None]:
     return planted
 
 
-def _report(
-    tally: Tally, profile: Profile | None, mutant: str | None, without: Without = NOTHING, *, setbacks: bool = False
-) -> None:
+def _report(tally: Tally, choice: Choice) -> None:
     seconds = max(tally.cpu_seconds, 1e-9)
+    counts = "".join(f", {count} {what}" for what, count in sorted(tally.counts.items()))
     print(
-        f"{tally.seeds} seeds, {tally.rebalances} rebalances, {tally.calls} calls, {tally.steps} steps "
-        f"in {seconds:.1f} CPU s: {tally.seeds / seconds:.1f} seeds/s, {tally.rebalances / seconds:.0f} rebalances/s"
+        f"{tally.seeds} seeds, {tally.rebalances} rebalances{counts} in {seconds:.1f} CPU s: "
+        f"{tally.seeds / seconds:.1f} seeds/s, {tally.rebalances / seconds:.0f} rebalances/s"
     )
     for situation, times in sorted(tally.sometimes.items()):
         print(f"  {times:8} × {situation}")
-    for seed, found in tally.failures.items():
+    for seed, found in sorted(tally.failures.items()):
         print(f"\nseed {seed} violates {len(found)} rules on Python {platform.python_version()}:")
-        for text in found[:5]:
-            print(f"  {text}")
-        print(f"  replay: {_replay(seed, profile, mutant, without, setbacks=setbacks)}")
+        print(*(f"  {text}" for text in found[:5]), f"  replay: {choice.replay_command(seed)}", sep="\n")
+    if tally.failures and choice.world == GROUPS:
+        print("", *run_group_seed(min(tally.failures)).trace.tail_of_violation(_SHOWN_LINES), sep="\n")
     print(f"{len(tally.failures)} of {tally.seeds} seeds violate something" if tally.failures else "0 violations")
 
 

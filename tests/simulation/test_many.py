@@ -3,7 +3,7 @@
 import pytest
 
 from tests.simulation import many
-from tests.simulation.groups.tally import Tally
+from tests.simulation.sim import Tally
 
 
 def odd_seeds_fail(seeds: range) -> Tally:

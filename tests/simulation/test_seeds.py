@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulation.coverage import Arguments, unknown
-from tests.simulation.sim import Tally, replay_command, run_seed, run_seeds
+from tests.simulation.sim import Tally, failures_of, run_seed, run_seeds
 from tests.support.trace_hash import trace_hash
 
 CHUNK = 256
@@ -31,12 +31,6 @@ LOOKED_THROUGH = 512
 """The seeds that `unreached.txt` is about."""
 
 
-def _published(tally: Tally) -> str:
-    return "\n".join(
-        f"seed {seed}: {found[0]}\n  {replay_command(seed)}" for seed, found in sorted(tally.failures.items())
-    )
-
-
 def _not_met(tally: Tally, end: int) -> list[str]:
     """Situations that neither the chunk nor the next one meets: a change of the worlds moves the rare ones."""
     missing = [situation for situation in SITUATIONS if not tally.sometimes[situation]]
@@ -48,7 +42,7 @@ def _not_met(tally: Tally, end: int) -> list[str]:
 def test_no_seed_violates_anything(first: int) -> None:
     tally = run_seeds(range(first, first + CHUNK))
 
-    assert not tally.failures, _published(tally)
+    assert not tally.failures, failures_of(tally)
     assert tally.rebalances >= 5 * CHUNK, "worlds in which nothing happens prove nothing"
     assert _not_met(tally, first + CHUNK) == []
 
@@ -57,7 +51,7 @@ def test_no_seed_violates_anything(first: int) -> None:
 def test_each_outcome_of_the_core_is_reached_or_explained() -> None:
     tally = run_seeds(range(LOOKED_THROUGH))
 
-    assert not tally.failures, _published(tally)
+    assert not tally.failures, failures_of(tally)
     command = f"python -m tests.simulation.sim --seeds {LOOKED_THROUGH} --coverage"
     assert "\n".join(UNREACHED.faults(tally.reached)) == "", f"see: {command}"
 

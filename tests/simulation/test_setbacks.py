@@ -17,8 +17,9 @@ from rota.runtime.loop import ShardLoop
 from rota.runtime.ownership import Ownership
 from rota.testing.memory import MemoryTables
 from tests.simulation.setbacks import run_setback_seed
-from tests.simulation.sim import Tally, tally_of
+from tests.simulation.sim import SETBACKS, Choice, failures_of, run_seeds
 
+CHOICE = Choice(SETBACKS)
 SEEDS = 16
 MANY = 250
 RULES = ("D1", "G1", "G2", "G3", "G4", "L7", "S15")
@@ -27,15 +28,10 @@ SITUATIONS = ("the store went back", "a replica finds that the store went back",
 Plant = Callable[[pytest.MonkeyPatch], None]
 
 
-def _published(tally: Tally) -> str:
-    command = "python -m tests.simulation.sim --setbacks --seeds 1 --first"
-    return "\n".join(f"{found[0]}\n  {command} {seed}" for seed, found in sorted(tally.failures.items()))
-
-
 def _check(seeds: range) -> None:
-    tally = tally_of(seeds, run_setback_seed)
+    tally = run_seeds(seeds, CHOICE)
 
-    assert not tally.failures, _published(tally)
+    assert not tally.failures, failures_of(tally, CHOICE)
     assert [situation for situation in SITUATIONS if not tally.sometimes[situation]] == []
 
 

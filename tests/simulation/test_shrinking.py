@@ -6,7 +6,7 @@ import pytest
 
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.shrink import faults_of, rule_of, shrink, size_of
-from tests.simulation.sim import main, run_seed, run_seeds
+from tests.simulation.sim import Choice, main, run_seed, run_seeds
 from tests.simulation.trace import trace
 from tests.simulation.without import NOTHING, Without
 from tests.support.trace_hash import trace_hash
@@ -16,8 +16,7 @@ WITHIN = 100
 
 
 def seed_that_finds(mutant: str) -> int:
-    with MUTANTS[mutant]():
-        tally = run_seeds(range(WITHIN), stop_after=1)
+    tally = run_seeds(range(WITHIN), Choice(mutant=mutant), stop_after=1)
     assert tally.failures, f"none of {WITHIN} seeds finds {mutant}"
     return next(iter(tally.failures))
 
@@ -70,10 +69,10 @@ def test_the_command_prints_the_trace_and_how_to_replay_it(capsys: pytest.Captur
 
 
 def test_a_world_whose_store_goes_back_is_shrunk_as_such(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--setbacks", "--first", "2", "--shrink", "--mutant", "reply_before_commit"]) == 1
+    assert main(["--world", "setbacks", "--first", "2", "--shrink", "--mutant", "reply_before_commit"]) == 1
 
     printed = capsys.readouterr().out
-    assert printed.splitlines()[-1].endswith("--setbacks")
+    assert printed.splitlines()[-1].partition(" --without")[0].endswith("--world setbacks --mutant reply_before_commit")
 
 
 def test_the_parts_left_out_are_read_as_they_are_written() -> None:

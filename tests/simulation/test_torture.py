@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 
 from tests.faults.verdict import LOST
-from tests.simulation.sim import Tally, replay_command, run_seeds
+from tests.simulation.sim import Tally, failures_of, run_seeds
 from tests.support.torture import Row, add_row, rounds
 
 SEEDS_OF_A_ROUND = 200
@@ -32,11 +32,11 @@ def test_no_world_breaks_a_promise() -> None:
         rounds=tally.seeds,
         faults=tally.sometimes.total(),
         generations=tally.rebalances,
-        acknowledged=tally.calls,
+        acknowledged=tally.counts["calls"],
         unanswered=0,
         lost=sum(each.split(" ", 1)[0] in LOST for each in violations),
         violations=len(violations),
         seed=first,
     )
     add_row(row)
-    assert not tally.failures, {replay_command(seed): found for seed, found in tally.failures.items()}
+    assert not tally.failures, failures_of(tally)
