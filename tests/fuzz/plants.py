@@ -28,7 +28,7 @@ from rota.server.access import issuers
 from rota.storage import verify
 from rota.wire import rejections
 from tests.fuzz.watch import MOST_CPU_S, MOST_GROWTH_MIB
-from tests.simulation.groups.planting import Patch, Patching, Planted, while_planted
+from tests.simulation.registry import Patch, Patching, Planted, while_planted
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,43 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Patch = Callable[[Any, str, Any], None]
-"""`patch(target, name, replacement)` replaces an attribute until the plant is taken out."""
-Patching = Callable[[Patch], None]
-Planted = Callable[[], AbstractContextManager[None]]
-
-_MISSING = object()
-
-
-def while_planted(patching: Patching) -> Planted:
-    """A context manager that lets `patching` patch on entry, and restores all of it on exit."""
-
-    @contextmanager
-    def planted() -> Iterator[None]:
-        with ExitStack() as stack:
-
-            def patch(target: Any, name: str, replacement: Any) -> None:
-                assert hasattr(target, name), f"{target!r} has no {name} any more: the defect would not be planted"
-                stack.callback(_restore, target, name, vars(target).get(name, _MISSING))
-                setattr(target, name, replacement)
-
-            patching(patch)
-            yield
-
-    return planted
-
-
-def _restore(target: Any, name: str, former: Any) -> None:
-    if former is _MISSING:  # Inherited: the class itself had no such attribute.
-        delattr(target, name)
-    else:
-        setattr(target, name, former)
+from tests.simulation.registry import Patch, Patching, Planted, while_planted
 
 
 def patch_text(patch: Patch, path: Path, old: str, new: str) -> None:

@@ -36,7 +36,7 @@ from rota.protocol.errors import ErrorCode
 from rota.types import leader, permits
 from rota.types.worker import decode_state, encode_state
 from rota.wire.problems import Problem, decode_problem
-from tests.simulation.groups.planting import Patch, Patching, Planted, while_planted
+from tests.simulation.registry import Patch, Patching, Planted, while_planted
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from rota.protocol.texts import shortened
 from rota.types.consumer import decode_assignment
 from rota.wire import problems
 from rota.wire.problems import Problem, decode_problem
-from tests.simulation.groups.planting import Patch, Plants
+from tests.simulation.groups.planting import Plants
+from tests.simulation.registry import Patch
 
 PLANTS = Plants()
 FOREIGN = "tests/client/test_foreign_answers.py::"

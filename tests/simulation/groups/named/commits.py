@@ -8,7 +8,8 @@ from typing import Any
 from rota.client import commits, consumer, driver, member
 from rota.client.errors import error_for
 from rota.protocol.errors import ErrorCode
-from tests.simulation.groups.planting import Patch, Plants
+from tests.simulation.groups.planting import Plants
+from tests.simulation.registry import Patch
 
 PLANTS = Plants()
 ORDER = "tests/client/test_commits_in_order.py::"

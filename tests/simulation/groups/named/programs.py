@@ -17,7 +17,8 @@ from rota.group import describe, rebalance
 from rota.protocol import filters
 from rota.types import leader, registry
 from rota.wire.shapes import Shape
-from tests.simulation.groups.planting import Patch, Plants, patch_text
+from tests.simulation.groups.planting import Plants, patch_text
+from tests.simulation.registry import Patch
 from tests.support import sources
 from tests.support.processes import Process
 

@@ -8,7 +8,8 @@ from rota.client import driver
 from rota.client.stop_deadline import Step, StopDeadline
 from rota.exec.run import Run
 from rota.exec.stopping import Stopping
-from tests.simulation.groups.planting import Patch, Plants
+from tests.simulation.groups.planting import Plants
+from tests.simulation.registry import Patch
 
 PLANTS = Plants()
 

@@ -14,7 +14,8 @@ from rota.runtime import coordinator, following
 from rota.storage import append, gate, prune_plan, pruning
 from rota.storage.engine import driver_of
 from rota.storage.store import SqlStore
-from tests.simulation.groups.planting import Patch, Plants
+from tests.simulation.groups.planting import Plants
+from tests.simulation.registry import Patch
 
 PLANTS = Plants()
 RACES = "tests/contracts/test_append_races.py::"

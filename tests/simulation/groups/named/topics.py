@@ -14,7 +14,8 @@ from rota.client.withheld import WithheldPartitions
 from rota.group import topics
 from rota.group.rows import TopicRow
 from rota.protocol.messages import ListTopics
-from tests.simulation.groups.planting import Patch, Plants
+from tests.simulation.groups.planting import Plants
+from tests.simulation.registry import Patch
 
 PLANTS = Plants()
 STATIC = "tests/client/test_static_restarts.py::"

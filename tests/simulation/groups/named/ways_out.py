@@ -27,7 +27,8 @@ from rota.client.errors import CoordinatorError, LeadershipLost, MembershipLost
 from rota.client.holding import Holding
 from rota.client.stop_deadline import Step, StopDeadline
 from rota.membership.standing import Standing
-from tests.simulation.groups.planting import Patch, Plants
+from tests.simulation.groups.planting import Plants
+from tests.simulation.registry import Patch
 
 PLANTS = Plants()
 TOO_LONG_S = 400.0
