@@ -425,7 +425,7 @@ def answered_twice(patch: Patch) -> None:
 
 @mutant
 def leave_not_durable(patch: Patch) -> None:
-    """S12: a leave is answered, but not in the journal."""
+    """S12, S14: a leave is answered, but not in the journal."""
 
     def dismiss(result: Result, group: Any, member_id: str, leaving: Any, _request: Any) -> None:
         member = group.members[member_id]

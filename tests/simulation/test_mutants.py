@@ -25,6 +25,7 @@ FOUND_BY = {
     "permissions_are_not_counted": 41,
     "replies_after_the_lease": 47,
     "stale_renewal_reinstalls": 35,
+    "tombstone_forgotten": 13,
 }
 """A seed for each planted bug that the first few do not find: it is played before them, to save time. A change of the
 worlds may move it: then any of the first seeds does."""
