@@ -37,7 +37,7 @@ test-all: .venv/dev.stamp .venv/pgbouncer.stamp .venv/network.stamp .venv/operat
 coverage: .venv/dev.stamp ## Branches of the core that its own quick tests and a few simulated worlds reach; fails below 95 %
 	$(PYTEST) -q tests/unit tests/conformance tests/simulation/test_seeds.py --cov --cov-fail-under=95 \
 		-k "not assignor and not support and not fuzz and not violates_anything"
-	$(BIN)/coverage report --include='*/rota/replica/*' --fail-under=95
+	$(BIN)/coverage report --include='*/rota/core/replica/*' --fail-under=95
 
 sim: .venv/dev.stamp ## Simulate SEEDS=10000 faulty worlds, and GROUPS=50000 groups of members; or replay SEED=4711
 	$(BIN)/python -m tests.simulation.sim $(if $(SEED),--first $(SEED) --seeds 1,--seeds $(SEEDS)) $(ARGS)

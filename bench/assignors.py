@@ -14,8 +14,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from bench.figures import Effort, Figure, sample, transposed
-from rota.assignors import MemberSubscription, Shares, TopicPartition, assign
-from rota.assignors.model import topic_partitions
+from rota.core.assignors import MemberSubscription, Shares, TopicPartition, assign
+from rota.core.assignors.model import topic_partitions
 
 TOPICS = 500
 PARTITIONS_OF_A_TOPIC = 2_000

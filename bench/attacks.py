@@ -20,8 +20,8 @@ from bench.attackers import ATTACKS, BEGUN, CLUSTER
 from bench.figures import Effort, Figure
 from bench.servers import ROOT, Server, rota_server
 from bench.setting import HOST
-from rota.access.rules import ROLES, Rule
-from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
+from rota.core.access.rules import ROLES, Rule
+from rota.core.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.server.access.tokens import write_tokens
 from tests.support.ports import free_port
 from tests.support.processes import Process

@@ -11,8 +11,8 @@ import grpc
 import uvloop
 
 from bench.setting import HOST
-from rota.api.grpc.receiving import bounded_options
 from rota.protocol.limits import Limits
+from rota.server.grpc.receiving import bounded_options
 
 UNARY = "/bench.Echo/Unary"
 STREAM = "/bench.Echo/Stream"

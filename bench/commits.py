@@ -20,10 +20,10 @@ from bench.fleet import Fleet, LoadedMemoryStore, LoadedSqlStore, coordinator_of
 from bench.members import Crowd
 from bench.over_http import _disperse, _load, _stable_crowds
 from bench.servers import rota_server
+from rota.core.replica.ports import ShardStore
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets
-from rota.replica.ports import ShardStore
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.migrate import upgrade
 from tests.support.postgres import PostgresServer
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from bench.setting import HOST
-from rota.wire.documents import dump_document
+from rota.protocol.wire.documents import dump_document
 
 _END_OF_HEAD = b"\r\n\r\n"
 _LENGTH = re.compile(rb"\r\ncontent-length: *([0-9]+)", re.IGNORECASE)

@@ -9,9 +9,9 @@ import tracemalloc
 
 from bench.figures import Effort, Figure, sample
 from bench.groups import CALL, LIMITS, NAMESPACE, StableGroup, send
-from rota.group.journal import encode_entry
-from rota.group.records import Entry
-from rota.group.shard import Shard
+from rota.core.group.journal import encode_entry
+from rota.core.group.records import Entry
+from rota.core.group.shard import Shard
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 
 SIZES = (10, 100, 1_000)

@@ -10,11 +10,11 @@ from statistics import quantiles
 
 from bench.figures import Effort, Figure, transposed
 from bench.fleet import Fleet, LoadedMemoryStore, coordinator_of
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.messages import Heartbeat
-from rota.replica.ports import JournalEvent
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.telemetry import Telemetry
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.telemetry import Telemetry
 
 GROUPS = 5_000
 MEMBERS_OF_A_GROUP = 10

@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 from bench.groups import LIMITS, NAMESPACE, SESSION_TIMEOUT_MS, StableGroup
-from rota.group.rows import ShardImage
-from rota.group.shard import Shard
+from rota.core.group.rows import ShardImage
+from rota.core.group.shard import Shard
+from rota.core.replica.ports import ShardStore
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, Heartbeat, OffsetToCommit
-from rota.replica.ports import ShardStore
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.telemetry import Telemetry
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.telemetry import Telemetry
 from rota.storage.store import SqlStore
 from rota.testing.memory import MemoryStore
 

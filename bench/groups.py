@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rota.group.shard import Shard
-from rota.group.state import COMPLETING_REBALANCE, STABLE, Group, Timer, TimerKind
+from rota.core.group.shard import Shard
+from rota.core.group.state import COMPLETING_REBALANCE, STABLE, Group, Timer, TimerKind
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, Protocol, Request, SyncGroup
 

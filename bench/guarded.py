@@ -18,8 +18,8 @@ from bench.members import Crowd
 from bench.over_http import MEMBERS_OF_A_GROUP, _batch, _disperse, _heartbeats, _stable_crowds
 from bench.servers import Server, rota_server
 from bench.setting import NAMESPACE
-from rota.access.rules import ROLES, Rule
-from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
+from rota.core.access.rules import ROLES, Rule
+from rota.core.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.server.access.tokens import write_tokens
 
 CONNECTIONS = 64

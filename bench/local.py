@@ -9,7 +9,7 @@ from bench.figures import Effort, Figure, transposed
 from bench.fleet import Fleet, LoadedMemoryStore, coordinator_of
 from bench.groups import CALL
 from rota.protocol.messages import Heartbeat
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 
 GROUPS = 100
 MEMBERS_OF_A_GROUP = 10

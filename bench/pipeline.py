@@ -24,12 +24,12 @@ import psutil
 import psycopg
 
 from bench.figures import Effort, Figure
+from rota.demo.workload.generate import Wanted, generate
 from rota.pipeline.advisor import advise
 from rota.pipeline.batches import Batches, progress_of, start
 from rota.pipeline.journal import open_journal
 from rota.pipeline.lake import Lake
 from rota.pipeline.session import session
-from rota.workload.generate import Wanted, generate
 from tests.support.postgres import PostgresServer
 
 if TYPE_CHECKING:

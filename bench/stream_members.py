@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 
 from bench.setting import HOST, NAMESPACE, WAIT_MS
+from rota.protocol.wire.batching import dump_next, split_batch
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.batching import dump_next, split_batch
 
 SESSION = f"/{pb.DESCRIPTOR.services_by_name['GroupCoordinator'].full_name}/Session"
 SESSION_TIMEOUT_MS = 600_000

@@ -18,7 +18,7 @@ Row = tuple[str, ...]
 
 def dump_openapi() -> str:
     """The OpenAPI document of a server with the default limits and with rules."""
-    from rota.api.http.app import build_fastapi
+    from rota.server.http.app import build_fastapi
 
     return json.dumps(build_fastapi(guarded=True).openapi(), indent=2, ensure_ascii=False) + "\n"
 
@@ -40,7 +40,7 @@ def http_rows() -> dict[str, list[Row]]:
 
 def body_of(request: Request) -> str:
     """A request's body."""
-    from rota.wire.routes import encode_request
+    from rota.protocol.wire.routes import encode_request
 
     return json.dumps(encode_request(request).body, indent=2)
 

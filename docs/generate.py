@@ -48,9 +48,9 @@ def cli() -> str:
     """Every command with its arguments and options, as Typer knows them."""
     import typer
 
+    from rota.agents.exec.ending import EXIT_MEANINGS as EXEC_MEANINGS
     from rota.cli.commands import app
     from rota.cli.exits import EXIT_MEANINGS
-    from rota.exec.ending import EXIT_MEANINGS as EXEC_MEANINGS
 
     commands = list(_walk(("rota",), typer.main.get_command(app)))
     options = (
@@ -152,7 +152,7 @@ def settings() -> str:
 
 
 def _budgets() -> Iterator[tuple[str, str, str, str]]:
-    from rota.access.budgets import BUDGETS
+    from rota.core.access.budgets import BUDGETS
 
     for budget in fields(BUDGETS):
         share, name = getattr(BUDGETS, budget.name), f"ROTA_BUDGETS__{budget.name.upper()}"
@@ -171,7 +171,7 @@ def _default_of(name: str, field: Any) -> str:
 
 def errors() -> str:
     """The one table from error code to what each transport says and what a caller does about it."""
-    from rota.wire.status import STATUS
+    from rota.protocol.wire.status import STATUS
 
     rows = (
         (f"`{code}`", status.title, status.http, status.grpc, "yes" if status.retriable else "no", status.remedy)
@@ -185,7 +185,7 @@ def errors() -> str:
 
 def states() -> str:
     """The states of a group and the moves between them."""
-    from rota.group.state import TRANSITIONS, GroupState
+    from rota.core.group.state import TRANSITIONS, GroupState
 
     start, end = "    [*] --> Empty", "    Dead --> [*]"
     moves = [f"    {before} --> {after}: {event}" for (before, after), event in TRANSITIONS.items()]
@@ -219,8 +219,8 @@ def metrics() -> str:
     """The metrics of the server's `/metrics`, of the pipeline, and of the SDK."""
     from rota.client.metrics import LABELS, METRICS
     from rota.client.rebalance_causes import CAUSES
-    from rota.observability.metrics import Metrics
     from rota.pipeline.metrics import Metrics as PipelineMetrics
+    from rota.server.observability.metrics import Metrics
 
     rows = []
     for collector in Metrics().registry._collector_to_names:
@@ -315,8 +315,8 @@ _NESTED = {
 
 def line_rows() -> Iterator[tuple[str, str]]:
     """Each kind of line, with what its payload holds."""
-    from rota.group.journal import RECORD_KINDS
-    from rota.group.records import OffsetsDeleted
+    from rota.core.group.journal import RECORD_KINDS
+    from rota.core.group.records import OffsetsDeleted
 
     for kind, record in RECORD_KINDS.items():
         nested = {**_NESTED, "partitions": "of each its topic and number"} if record is OffsetsDeleted else _NESTED

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 
-from rota.assignors import (
+from rota.core.assignors import (
     GroupAssignment,
     GroupSubscription,
     MemberSubscription,

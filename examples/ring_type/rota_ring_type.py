@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
 
-from rota.types import Generation, MalformedMetadata, ProtocolType, ServerSide, TopicFacts
+from rota.core.types import Generation, MalformedMetadata, ProtocolType, ServerSide, TopicFacts
 
 RING_SIZE = 2**16
 

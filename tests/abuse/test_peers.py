@@ -10,11 +10,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 import pytest_asyncio
 
-from rota.api.peer.client import GrpcPeers
-from rota.api.peer.messages import EXCHANGE, MAX_MESSAGE_BYTES
+from rota.core.replica.ports import Answer
+from rota.core.replica.ports import Replica as AnotherReplica
 from rota.protocol.messages import ListTopics
-from rota.replica.ports import Answer
-from rota.replica.ports import Replica as AnotherReplica
+from rota.server.peer.client import GrpcPeers
+from rota.server.peer.messages import EXCHANGE, MAX_MESSAGE_BYTES
 from tests.abuse.target import DEADLINE_S, Target
 from tests.support.peers import asked
 from tests.support.ports import free_port

@@ -15,20 +15,20 @@ import grpc
 import httpx
 from starlette.types import ASGIApp
 
-from rota.access.budgets import Budgets, Share
-from rota.access.rules import ROLES, Rule
-from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
-from rota.api.access.guard import Guard
-from rota.api.grpc.server import GrpcServer
-from rota.api.http.app import HttpApi, create_app
+from rota.core.access.budgets import Budgets, Share
+from rota.core.access.rules import ROLES, Rule
+from rota.core.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.protocol.limits import Limits
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
 from rota.server.access.authenticator import ServerAuthenticator
 from rota.server.access.files import AccessFile
+from rota.server.access.guard import Guard
 from rota.server.access.issuers import IssuedTokens, ReviewBudget
 from rota.server.access.tokens import Tokens, write_tokens
+from rota.server.grpc.server import GrpcServer
+from rota.server.http.app import HttpApi, create_app
 from rota.server.http_server import HttpServer, listen, url_of
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.server.settings import Address
 from rota.server.tls import ServerTls, TlsFiles
 from rota.testing.memory import MemoryStore

@@ -14,15 +14,15 @@ import pytest
 import pytest_asyncio
 from msgspec import structs
 
-from rota.access.rules import ROLES
-from rota.api.grpc.calls import ACCESS
-from rota.api.http.probes import PROBES, ProbesOnly
+from rota.core.access.rules import ROLES
 from rota.protocol import messages as m
 from rota.protocol.calls import ADMIN, CALLS, COORDINATOR, MEMBER_PATH, NAMESPACE_PATH, Action
+from rota.protocol.wire.routes import encode_request
+from rota.protocol.wire.rpcs import REMOVE_MEMBERS, RPCS
+from rota.server.grpc.calls import ACCESS
+from rota.server.http.probes import PROBES, ProbesOnly
 from rota.v1 import access_pb2, admin_pb2, coordinator_pb2
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.routes import encode_request
-from rota.wire.rpcs import REMOVE_MEMBERS, RPCS
 from tests.access.guarded import GROUP, NAMESPACE, TOPIC, Secrets, Service, a_guarded_service, bearer, in_the_past_ms
 from tests.access.issuers import service_account
 from tests.grpc.clients import SessionClient

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from rota.access.browsers import Provenance, Site, Verdict, parse_host, parse_names, parse_origins, site_of
+from rota.core.access.browsers import Provenance, Site, Verdict, parse_host, parse_names, parse_origins, site_of
 
 PASSED, UNPROVEN = Verdict.PASSED, Verdict.UNPROVEN
 HOST, PAGE, MALFORMED = Verdict.FOREIGN_HOST, Verdict.FOREIGN_PAGE, Verdict.MALFORMED_HOST

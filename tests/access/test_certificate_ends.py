@@ -16,9 +16,9 @@ from rota.cli.calls import Server
 from rota.cli.examination import Checked, examine
 from rota.cli.options import Shared
 from rota.credentials import Credentials
-from rota.observability.certificates import Validity
-from rota.observability.metrics import Metrics
 from rota.server.lifecycle import serve
+from rota.server.observability.certificates import Validity
+from rota.server.observability.metrics import Metrics
 from rota.server.settings import Address, Settings
 from rota.server.tls import ServerTls, TlsFiles, validity_of
 from tests.access.certificates import Authority

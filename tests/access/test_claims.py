@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from rota.access.binding import check_binding
-from rota.access.document import Issuer
-from rota.access.rules import Pod
+from rota.core.access.binding import check_binding
+from rota.core.access.document import Issuer
+from rota.core.access.rules import Pod
 from rota.protocol import messages as m
 from rota.server.access.authenticator import Refused
 from rota.server.access.issuers import caller_of_claims, caller_of_review

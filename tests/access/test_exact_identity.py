@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from rota.access.binding import check_binding, wrong_with_pod
-from rota.access.certificates import PeerCertificate, caller_of_certificate, read_certificate
-from rota.access.document import Issuer
-from rota.access.rules import Caller, Pod
-from rota.api.grpc.calls import ACCESS
+from rota.core.access.binding import check_binding, wrong_with_pod
+from rota.core.access.certificates import PeerCertificate, caller_of_certificate, read_certificate
+from rota.core.access.document import Issuer
+from rota.core.access.rules import Caller, Pod
 from rota.protocol import messages as m
 from rota.server.access.issuers import caller_of_claims, caller_of_review
+from rota.server.grpc.calls import ACCESS
 from rota.v1.access_pb2 import WhoAmIResponse
 from tests.access.certificates import Authority, Certificate
 from tests.access.guarded import NAMESPACE, Service, a_join_body, bearer

@@ -9,8 +9,8 @@ import grpc
 import pytest
 from google.protobuf.json_format import MessageToDict
 
-from rota.api.grpc.calls import ACCESS
-from rota.api.http.app import create_app
+from rota.server.grpc.calls import ACCESS
+from rota.server.http.app import create_app
 from rota.v1 import access_pb2 as pb
 from tests.access.guarded import GROUP, NAMESPACE, TOPIC, Service, bearer
 from tests.http.serving import serving

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from rota.access.document import AccessDocument, Issuer
+from rota.core.access.document import AccessDocument, Issuer
 from rota.server.access import issuers
 from rota.server.access.authenticator import Refused
 from rota.server.access.issuers import IssuedTokens

@@ -13,7 +13,7 @@ import pytest
 import pytest_asyncio
 from httptools import HttpRequestParser
 
-from rota.access.sources import Proxies, parse_networks
+from rota.core.access.sources import Proxies, parse_networks
 from rota.server.proxies import TrustedProxies
 from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
 from tests.access.issuers import service_account

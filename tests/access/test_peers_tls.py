@@ -9,13 +9,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rota.api.peer.client import PEER_NAME, GrpcPeers
-from rota.api.peer.server import PeerServer
+from rota.core.replica.forwarding import NoAnswer
+from rota.core.replica.ports import Replica
 from rota.protocol.messages import ListTopics
-from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Replica
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.peer.client import PEER_NAME, GrpcPeers
+from rota.server.peer.server import PeerServer
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.server.settings import Settings
 from rota.server.tls import ServerTls, TlsFiles
 from rota.testing.memory import MemoryStore

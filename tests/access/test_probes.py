@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rota.access.rules import ROLES, Rule
-from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
+from rota.core.access.rules import ROLES, Rule
+from rota.core.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.server.access.tokens import write_tokens
 from rota.server.lifecycle import serve
 from rota.server.settings import Address, Settings

@@ -6,8 +6,8 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 
 import pytest
 
-from rota.access import sources
-from rota.access.sources import MAX_HOPS, Proxies, parse_networks
+from rota.core.access import sources
+from rota.core.access.sources import MAX_HOPS, Proxies, parse_networks
 
 OURS = Proxies(parse_networks("10.0.0.0/8, 2001:db8::/32"))
 

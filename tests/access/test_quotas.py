@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from rota.access.document import AccessDocument, InvalidAccess, read_document
-from rota.access.quotas import BURST_S, NAMESPACE, Held, Meter, Quota, Stored, Turns, payer_of, quota_of
-from rota.api.access.meters import PARKED, STREAM, WATCH, Meters
+from rota.core.access.document import AccessDocument, InvalidAccess, read_document
+from rota.core.access.quotas import BURST_S, NAMESPACE, Held, Meter, Quota, Stored, Turns, payer_of, quota_of
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
+from rota.server.access.meters import PARKED, STREAM, WATCH, Meters
 
 
 def a_meter(**quota: int) -> Meter:

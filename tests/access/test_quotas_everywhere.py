@@ -10,9 +10,9 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.access.quotas import BURST_S
-from rota.api.grpc.calls import ACCESS
+from rota.core.access.quotas import BURST_S
 from rota.protocol.calls import NAMESPACE_PATH
+from rota.server.grpc.calls import ACCESS
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, bearer
 from tests.access.test_access_matrix import OF_ROUTES, OF_RPCS, OPEN, messages_by_rpc, targets_by_route

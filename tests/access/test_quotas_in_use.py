@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.access.quotas import BURST_S
+from rota.core.access.quotas import BURST_S
 from tests.access.guarded import Service, a_join_body, bearer, parked_in
 from tests.grpc.clients import Refused, stub
 

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from rota.access.budgets import BUDGETS, Budgets, Share
-from rota.access.document import Issuer
-from rota.api.access.identity import Credentials, Identity
+from rota.core.access.budgets import BUDGETS, Budgets, Share
+from rota.core.access.document import Issuer
 from rota.protocol.calls import CALLS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import Heartbeat
 from rota.server.access import authenticator
 from rota.server.access.authenticator import Overloaded, ServerAuthenticator
+from rota.server.access.identity import Credentials, Identity
 from rota.server.access.issuers import IssuedTokens, ReviewBudget
 from rota.server.access.tokens import Tokens
 from tests.access.guarded import REVIEWED, reviewing

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rota.access.document import InvalidAccess, read_document, read_rule
-from rota.access.rules import ANONYMOUS, ROLES, Caller, Effect, Resource, Rule, decide, is_administrative, may_ever
+from rota.core.access.document import InvalidAccess, read_document, read_rule
+from rota.core.access.rules import ANONYMOUS, ROLES, Caller, Effect, Resource, Rule, decide, is_administrative, may_ever
 from rota.protocol import messages as m
 from rota.protocol.calls import Action, Kind, need_of
 from tests.support.examples import EXAMPLES

@@ -13,10 +13,10 @@ import grpc
 import pytest
 import pytest_asyncio
 
-from rota.access.tokens import RANDOM_BYTES, mint
-from rota.observability import refusals
-from rota.observability.logs import JsonFormatter
-from rota.observability.refusals import PER_SOURCE, RefusalLog
+from rota.core.access.tokens import RANDOM_BYTES, mint
+from rota.server.observability import refusals
+from rota.server.observability.logs import JsonFormatter
+from rota.server.observability.refusals import PER_SOURCE, RefusalLog
 from rota.server.settings import Settings
 from tests.access.guarded import Secrets, Service, a_guarded_service, bearer
 from tests.access.test_access_matrix import CALLERS, OF_ROUTES, OF_RPCS, headers_of, messages_by_rpc, targets_by_route

@@ -6,9 +6,9 @@ from itertools import product
 
 import pytest
 
-from rota.access.binding import check_binding
-from rota.access.quotas import Meter, Quota, Stored
-from rota.access.rules import Pod, is_administrative
+from rota.core.access.binding import check_binding
+from rota.core.access.quotas import Meter, Quota, Stored
+from rota.core.access.rules import Pod, is_administrative
 from rota.protocol import messages as m
 from rota.protocol.calls import Action, need_of
 from rota.protocol.errors import ErrorCode

@@ -10,14 +10,14 @@ import pytest
 from msgspec import structs
 from msgspec.structs import replace
 
-from rota.access.rules import ROLES, Rule
-from rota.access.tokens import TokenRecord
+from rota.core.access.rules import ROLES, Rule
+from rota.core.access.tokens import TokenRecord
+from rota.core.replica.ports import StoreUnavailable
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Act, CommitOffsets, JoinGroup, OffsetToCommit, Protocol, PutTopic
-from rota.replica.ports import StoreUnavailable
-from rota.runtime.coordinator import LocalCoordinator
 from rota.server.access.tokens import Tokens
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.access import TokenTable
 from rota.storage.migrate import upgrade
 from rota.storage.store import SqlStore

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import redis
 
-from rota.liveness.redis import RedisLiveness
-from rota.passwords import split_password_file
-from rota.replica.ports import LivenessUnavailable, StoreRefused, StoreUnavailable
+from rota.core.replica.ports import LivenessUnavailable, StoreRefused, StoreUnavailable
+from rota.server.liveness.redis import RedisLiveness
 from rota.storage.access import TokenTable
 from rota.storage.migrate import upgrade
+from rota.storage.passwords import split_password_file
 from rota.storage.urls import parse_store_url
 from tests.support.postgres import PostgresServer
 from tests.support.valkey import ValkeyServer

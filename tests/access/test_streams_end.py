@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rota.api.access.identity import RENEWAL_S
 from rota.server.access import authenticator
+from rota.server.access.identity import RENEWAL_S
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Service, a_join_body, bearer
 from tests.access.issuers import Signer

@@ -16,11 +16,11 @@ import grpc
 import httpx
 import pytest
 
-from rota.api.grpc.server import GrpcServer
-from rota.api.http.app import create_app
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.grpc.server import GrpcServer
+from rota.server.http.app import create_app
 from rota.server.http_server import HttpServer, listen
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.server.settings import Address
 from rota.server.tls import ServerTls, TlsFiles, UnusableCertificate
 from rota.testing.memory import MemoryStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.access.tokens import RANDOM_BYTES, MalformedToken, TokenRecord, is_ours, mint, parse, refusal_of
+from rota.core.access.tokens import RANDOM_BYTES, MalformedToken, TokenRecord, is_ours, mint, parse, refusal_of
 
 TEXT = mint(bytes(range(RANDOM_BYTES)))
 

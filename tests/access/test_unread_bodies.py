@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 import pytest
 from msgspec.structs import replace
 
-from rota.access.rules import Rule
+from rota.core.access.rules import Rule
 from rota.protocol.calls import Action
+from rota.protocol.wire.routes import encode_request
+from rota.protocol.wire.rpcs import RPCS
 from rota.server.access.tokens import write_tokens
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.routes import encode_request
-from rota.wire.rpcs import RPCS
 from tests.access.guarded import GROUP, NAMESPACE, Service, bearer
 from tests.grpc.clients import SessionClient, refused, stub
 from tests.support.examples import EXAMPLES, Example, name_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from rota.api.grpc.receiving import BYTES_OF_A_TURN
+from rota.server.grpc.receiving import BYTES_OF_A_TURN
 from tests.access.guarded import NAMESPACE, Secrets, a_guarded_service
 from tests.grpc.clients import SessionClient, a_join
 from tests.runtime.conftest import until

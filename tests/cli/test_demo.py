@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 import pytest
 
-from rota.assignors import TopicPartition
 from rota.client import GroupEvent
+from rota.core.assignors import TopicPartition
+from rota.core.types.consumer import Assignment, encode_assignment
 from rota.demo.board import Board
 from rota.demo.work import Work
-from rota.types.consumer import Assignment, encode_assignment
 from tests.support.processes import Process, Processes
 
 UUID = "52dfdb5b-daf7-44a0-b782-57f31fc0e97b"

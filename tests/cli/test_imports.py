@@ -18,7 +18,17 @@ PROGRAM = textwrap.dedent("""
     sys.argv = ["rota", *sys.argv[1:]]
     main()
 """)
-NEEDLESS = {"alembic", "asyncpg", "cryptography", "fastapi", "grpc", "pydantic", "rota.client", "rota.types", "uvicorn"}
+NEEDLESS = {
+    "alembic",
+    "asyncpg",
+    "cryptography",
+    "fastapi",
+    "grpc",
+    "pydantic",
+    "rota.client",
+    "rota.core.types",
+    "uvicorn",
+}
 """Each adds a tenth to the start-up of a command that works on a store, and more to that of any other."""
 OF_STORES = {"rota.storage", "sqlalchemy"}
 

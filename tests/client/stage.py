@@ -13,10 +13,10 @@ from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets, JoinReply, LeaveGroup, Request
-from rota.runtime.coordinator import LocalCoordinator
+from rota.protocol.wire.replies import Received
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.in_memory import InMemoryTransport
 from rota.testing.memory import MemoryStore
-from rota.wire.replies import Received
 from tests.client.virtual_time import LoopClock
 
 Partitions = tuple[TopicPartition, ...]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from rota.client import Client, Election, NotFound, Permits, Term, WorkItem, sync
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.in_memory import InMemoryTransport
 from tests.client.stage import a_coordinator
 from tests.client.virtual_time import VirtualTimeLoop, in_virtual_time

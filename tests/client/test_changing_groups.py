@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rota.client import Client, Consumer, TopicPartition
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Cable, a_coordinator
 from tests.client.virtual_time import in_virtual_time
 

@@ -28,8 +28,8 @@ from rota.client.transports import Answer
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, DescribeReply, Request
-from rota.wire.replies import Received
-from rota.wire.status import STATUS
+from rota.protocol.wire.replies import Received
+from rota.protocol.wire.status import STATUS
 from tests.client.stage import GROUP, Cable, a_coordinator, a_worker
 from tests.client.virtual_time import in_virtual_time
 
@@ -210,7 +210,7 @@ import sys, rota
 assert "rota.client" not in sys.modules and "httpx" not in sys.modules
 rota.connect
 servers = ("fastapi", "starlette", "sqlalchemy", "redis", "uvicorn", "pydantic", "prometheus_client")
-ours = ("rota.runtime", "rota.api", "rota.group", "rota.storage", "rota.server")
+ours = ("rota.server.runtime", "rota.api", "rota.core.group", "rota.storage", "rota.server")
 print(*(name for name in sys.modules if name.startswith((*servers, *ours))))
 """
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

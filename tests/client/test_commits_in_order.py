@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import pytest
 
-from rota.assignors import TopicPartition
 from rota.client import (
     Consumer,
     CoordinatorError,
@@ -16,11 +15,12 @@ from rota.client import (
     MembershipLost,
     OffsetToCommit,
 )
-from rota.membership import State
+from rota.core.assignors import TopicPartition
+from rota.core.membership import State
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, LeaveGroup, Request
-from rota.wire.replies import Received
+from rota.protocol.wire.replies import Received
 from tests.client.stage import GROUP, SESSION_S, Cable, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 

@@ -14,7 +14,7 @@ from rota.client import ConnectWorker, WorkItem
 from rota.client.connect_worker import WorkRole
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinGroup, PutTopic
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 

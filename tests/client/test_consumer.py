@@ -21,7 +21,7 @@ from rota.client import (
 )
 from rota.client.events import Lost
 from rota.protocol.messages import CommitOffsets
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, SESSION_S, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 

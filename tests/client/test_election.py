@@ -10,7 +10,7 @@ import pytest
 from rota.client import Election, LeadershipLost, Term
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import Heartbeat, RebalanceGroup
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import SESSION_S, Cable, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 

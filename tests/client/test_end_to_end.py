@@ -10,12 +10,12 @@ import httpx
 import pytest
 
 import rota
-from rota.api.http.app import create_app
 from rota.client import Client, Member, OffsetToCommit
 from rota.client.transports import HttpTransport
 from rota.protocol.limits import Limits
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.http.app import create_app
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
 from tests.http.serving import serving

@@ -9,20 +9,20 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.api.http.rendered import render_answer
-from rota.assignors import TopicPartition
 from rota.client import Client, Consumer, CoordinatorUnreachable, OffsetToCommit, Shard, TopicPartitions
 from rota.client import errors as sdk
 from rota.client.errors import UnreachableKind
 from rota.client.transports import Answer
 from rota.client.transports.http import HttpTransport
+from rota.core.assignors import TopicPartition
+from rota.core.replica import ports
 from rota.protocol.calls import CALLS, refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets, FetchOffsets, LeaveGroup, Request, VerifyFence
-from rota.replica import ports
-from rota.runtime.coordinator import LocalCoordinator
-from rota.wire.replies import Received
+from rota.protocol.wire.replies import Received
+from rota.server.http.rendered import render_answer
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import SESSION_S, Cable, a_coordinator, until
 from tests.client.virtual_time import in_virtual_time
 from tests.simulation.groups.http_road import ADDRESS, _decoded, _response

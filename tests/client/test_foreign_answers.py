@@ -18,8 +18,8 @@ from rota.client.transports import HttpTransport
 from rota.client.transports.http_answers import MAX_PROBLEM_BYTES
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request
-from rota.wire.addresses import IS_THIS_ROTA
-from rota.wire.problems import MAX_RETRY_AFTER_MS
+from rota.protocol.wire.addresses import IS_THIS_ROTA
+from rota.protocol.wire.problems import MAX_RETRY_AFTER_MS
 from tests.client.unreachable import BEAT, DEADLINE_S, REQUESTS, failure_of
 from tests.contracts.transports import a_door
 

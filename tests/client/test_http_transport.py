@@ -15,8 +15,8 @@ from rota.protocol.messages import (
     Heartbeat,
     HeartbeatReply,
 )
-from rota.wire.problems import problem_document
-from rota.wire.status import STATUS
+from rota.protocol.wire.problems import problem_document
+from rota.protocol.wire.status import STATUS
 from tests.client.virtual_time import in_virtual_time
 
 BEAT = Heartbeat("default", "g", "m-1", 3, wait_ms=100)

@@ -10,9 +10,9 @@ import pytest
 from rota.client.transports.waiting_beats import MAX_BEATS, WaitingBeats
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatError, HeartbeatManyReply, HeartbeatReply
+from rota.protocol.wire.heartbeats import MAX_HEARTBEATS
+from rota.protocol.wire.replies import Received
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.heartbeats import MAX_HEARTBEATS
-from rota.wire.replies import Received
 
 PLACE: dict[str, Any] = {"namespace": "n", "group_id": "g", "revision": 7, "epoch": 1}
 SHARES = [pb.MemberAssignment(member_id="m", assignment=b"leads")]

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from rota.agents.sidecar.changes import Change, Changes
+from rota.agents.sidecar.hooks.dispatch import Dispatcher
+from rota.agents.sidecar.membership import ElectionMembership, PoolMembership
+from rota.agents.sidecar.serve import HookRunner
+from rota.agents.sidecar.settings import SidecarSettings
 from rota.client import Client
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
-from rota.sidecar.changes import Change, Changes
-from rota.sidecar.hooks.dispatch import Dispatcher
-from rota.sidecar.membership import ElectionMembership, PoolMembership
-from rota.sidecar.serve import HookRunner
-from rota.sidecar.settings import SidecarSettings
 from tests.client.stage import GROUP, TOPICS, Cable, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 

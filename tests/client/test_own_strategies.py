@@ -7,7 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from rota.assignors import (
+from rota.client import Consumer, GenerationFailed
+from rota.core.assignors import (
     GroupAssignment,
     GroupSubscription,
     MemberSubscription,
@@ -17,8 +18,7 @@ from rota.assignors import (
     UserData,
     register_strategy,
 )
-from rota.client import Consumer, GenerationFailed
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, SESSION_S, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 from tests.support.strategies import registered_for_one_test

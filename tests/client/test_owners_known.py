@@ -7,7 +7,7 @@ import asyncio
 from rota.client.transports.owners import Group, Owner, Owners
 from rota.client.transports.recent import Recent
 from rota.protocol.messages import Heartbeat, HeartbeatReply, LeaveGroup, LeaveReply, LeavingMember
-from rota.wire.replies import Received
+from rota.protocol.wire.replies import Received
 
 URL = "http://owner"
 BEATING = Received(HeartbeatReply(generation_id=3, state="Stable"), 7, 2)

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import pytest
 
 import rota
-from rota.api.grpc.server import GrpcServer
 from rota.client import Client, Consumer, OffsetToCommit
 from rota.client.transports.stream import StreamTransport
-from rota.observability.metrics import Metrics
+from rota.core.replica.leases import preferred_owners
 from rota.protocol.ids import shard_of
-from rota.replica.leases import preferred_owners
-from rota.runtime.clock import SystemClock
+from rota.server.grpc.server import GrpcServer
+from rota.server.observability.metrics import Metrics
+from rota.server.runtime.clock import SystemClock
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW
 from tests.runtime.test_routing import SHARDS, RunningReplica, a_replica, settled

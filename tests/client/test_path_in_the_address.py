@@ -13,10 +13,10 @@ from starlette.routing import Mount
 from starlette.types import Receive, Scope, Send
 
 import rota
-from rota.access.browsers import Site
-from rota.api.http.app import create_app
 from rota.client import Client, InvalidRequest
 from rota.client.transports.http import HttpTransport
+from rota.core.access.browsers import Site
+from rota.server.http.app import create_app
 from tests.contracts.transports import LIMITS, a_coordinator, a_door
 
 DEADLINE_S = 60

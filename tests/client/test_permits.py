@@ -11,7 +11,7 @@ import pytest
 from rota.client import LeadershipLost, Permit, PermitLost, Permits
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import DescribeGroup, DescribeReply
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 

@@ -9,7 +9,8 @@ from itertools import chain
 
 import pytest
 
-from rota.assignors import (
+from rota.client import Consumer
+from rota.core.assignors import (
     GroupAssignment,
     GroupSubscription,
     PartitionStrategy,
@@ -17,10 +18,9 @@ from rota.assignors import (
     UserData,
     register_strategy,
 )
-from rota.client import Consumer
+from rota.core.types.plan import PlannedMember, PlannedRebalance
 from rota.protocol.messages import TopicPartitions
-from rota.runtime.coordinator import LocalCoordinator
-from rota.types.plan import PlannedMember, PlannedRebalance
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 from tests.support.strategies import registered_for_one_test

@@ -9,8 +9,8 @@ import pytest
 
 from rota.client import Client, Election, Term
 from rota.client.election import CandidateRole
+from rota.core.types.leader import decode_candidate
 from rota.protocol.messages import Heartbeat, RebalanceGroup
-from rota.types.leader import decode_candidate
 from tests.client.stage import SESSION_S, a_coordinator, until
 from tests.client.test_election import NAME, Candidate, ended
 from tests.client.virtual_time import in_virtual_time

@@ -10,11 +10,11 @@ from typing import Literal
 
 import pytest
 
-from rota.api.http.app import create_app
 from rota.client import Client, CoordinatorUnreachable, GroupEvent, NotFound, RevisionOutOfRange
 from rota.client.transports import HttpTransport, Transport
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.http.app import create_app
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.in_memory import InMemoryTransport
 from rota.testing.memory import MemoryStore
 from tests.client.stage import GROUP

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 import pytest
 
 from rota.client import Client, Consumer, CoordinatorError, Member, MembershipLost, TopicPartition
+from rota.core.types.consumer import PROTOCOL_TYPE, Subscription, decode_assignment, encode_subscription
 from rota.protocol.messages import OffsetToCommit
-from rota.runtime.coordinator import LocalCoordinator
-from rota.types.consumer import PROTOCOL_TYPE, Subscription, decode_assignment, encode_subscription
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Cable, a_coordinator, within
 from tests.client.virtual_time import in_virtual_time
 

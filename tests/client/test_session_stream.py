@@ -15,6 +15,7 @@ from rota.client.transports.stream import StreamTransport
 from rota.protocol.calls import COORDINATOR
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat
+from rota.protocol.wire.batching import split_batch
 from rota.v1.coordinator_pb2 import (
     GroupHeartbeatResult,
     HeartbeatManyRequest,
@@ -24,7 +25,6 @@ from rota.v1.coordinator_pb2 import (
     SessionOptions,
 )
 from rota.v1.coordinator_pb2 import SessionRequest as Request
-from rota.wire.batching import split_batch
 
 
 class Recorder:

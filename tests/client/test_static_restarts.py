@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from rota.assignors.work import WorkItem
 from rota.client import Client, ConnectWorker, Consumer
 from rota.client.topic_lookout import NET_ROUNDS
-from rota.runtime.coordinator import LocalCoordinator
+from rota.core.assignors.work import WorkItem
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Cable, a_coordinator, within
 from tests.client.virtual_time import in_virtual_time
 

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import rota
-from rota.assignors import TopicPartition
 from rota.client import TopicFacts, consumer_protocol
 from rota.client.consumer_protocol import Partitions, TopicRole
-from rota.membership import Assigned, JoinedAsLeader
+from rota.core.assignors import TopicPartition
+from rota.core.membership import Assigned, JoinedAsLeader
+from rota.core.types.consumer import Assignment, decode_assignment, decode_subscription, encode_assignment
 from rota.protocol.messages import JoinedMember
-from rota.types.consumer import Assignment, decode_assignment, decode_subscription, encode_assignment
 
 
 def leading(role: TopicRole) -> JoinedAsLeader:

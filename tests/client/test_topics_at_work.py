@@ -11,15 +11,15 @@ from contextlib import AsyncExitStack
 import pytest
 
 import rota
-from rota.api.grpc.server import GrpcServer
-from rota.api.http.app import create_app
 from rota.client import Client, Consumer, Member, TopicPartition
+from rota.core.replica import assigning
+from rota.core.types.plain import decode_plain_assignment
 from rota.protocol.limits import Limits
-from rota.replica import assigning
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.grpc.server import GrpcServer
+from rota.server.http.app import create_app
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
-from rota.types.plain import decode_plain_assignment
 from tests.client.stage import sizes
 from tests.http.serving import serving
 

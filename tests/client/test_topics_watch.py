@@ -11,13 +11,13 @@ import pytest
 
 from rota.client import Client, Consumer, CoordinatorUnreachable
 from rota.client.transports import Answer
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import ListTopics, ListTopicsReply, Request, SyncGroup
-from rota.replica.ports import JournalEvent
-from rota.runtime.coordinator import LocalCoordinator
-from rota.wire.replies import Received
+from rota.protocol.wire.replies import Received
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import Cable, a_coordinator, sizes
 from tests.client.virtual_time import in_virtual_time
 

@@ -9,8 +9,8 @@ import pytest
 
 from rota.client import Client
 from rota.protocol.messages import TopicReply
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.in_memory import InMemoryTransport
 from rota.testing.memory import MemoryStore
 from tests.client.stage import Cable, a_coordinator

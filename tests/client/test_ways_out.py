@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rota.client import Consumer, Election, Generation, LeadershipLost, Member, Term
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, SESSION_S, TOPICS, Partitions, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time, pause
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from rota.assignors import MemberSubscription, TopicPartition
 from rota.client.withheld import WithheldPartitions
+from rota.core.assignors import MemberSubscription, TopicPartition
 
 HELD, OTHER = TopicPartition("t", 2), TopicPartition("t", 3)
 

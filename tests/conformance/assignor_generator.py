@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rota.assignors import MemberSubscription, PartitionRacks, Shares
+from rota.core.assignors import MemberSubscription, PartitionRacks, Shares
 
 _KNOWN = {
     "topics", "partitions_per_topic", "consumers", "subscription", "rounds", "repeat", "racks", "replication",

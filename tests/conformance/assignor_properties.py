@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from rota.assignors import MemberSubscription, Shares, TopicPartition
+from rota.core.assignors import MemberSubscription, Shares, TopicPartition
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rota.group.journal import decode_entry, encode_entry
-from rota.group.shard import Shard
-from rota.group.state import Result, Timer
+from rota.core.group.journal import decode_entry, encode_entry
+from rota.core.group.shard import Shard
+from rota.core.group.state import Result, Timer
+from rota.core.types.consumer import MalformedMetadata, Subscription, decode_subscription, encode_subscription
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
-from rota.types.consumer import MalformedMetadata, Subscription, decode_subscription, encode_subscription
 
 NAMESPACE = "default"
 SCENARIO_KEYS = {"id", "title", "config", "setup_steps", "steps", "events", "states", "note"}

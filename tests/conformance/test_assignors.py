@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rota.assignors import MemberSubscription, PartitionRacks, Shares, TopicPartition, assign
+from rota.core.assignors import MemberSubscription, PartitionRacks, Shares, TopicPartition, assign
 from tests.conformance.assignor_generator import partitions, scaled_down, worlds
 from tests.conformance.assignor_properties import Outcome, holds
 from tests.conformance.sets import documents

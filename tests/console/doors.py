@@ -8,8 +8,8 @@ from pathlib import Path
 
 import httpx
 
-from rota.access.rules import ROLES, Rule
-from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
+from rota.core.access.rules import ROLES, Rule
+from rota.core.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Act
 from rota.server.access.tokens import write_tokens

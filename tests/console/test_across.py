@@ -8,9 +8,9 @@ from base64 import b64encode
 
 import pytest
 
-from rota.console import group
-from rota.console.axis import WIDTH, axis_of
-from rota.observability.generations import Generation
+from rota.server.console import group
+from rota.server.console.axis import WIDTH, axis_of
+from rota.server.observability.generations import Generation
 from tests.console.conftest import Site
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

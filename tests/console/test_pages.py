@@ -11,11 +11,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rota.console import group
-from rota.console.browsing import PAGE_HEADERS
-from rota.console.rendering import static_file
-from rota.group import describe
+from rota.core.group import describe
 from rota.server.bootstrap import open_services
+from rota.server.console import group
+from rota.server.console.browsing import PAGE_HEADERS
+from rota.server.console.rendering import static_file
 from rota.server.settings import Address, Settings
 from tests.console.conftest import HOST, Site
 

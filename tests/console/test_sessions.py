@@ -14,15 +14,15 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.access.quotas import BURST_S
-from rota.access.sessions import SESSION_MS, cookie_of, digest_of, new_session, secret_for, secret_of, token_of
-from rota.access.sources import Proxies, parse_networks
-from rota.access.tokens import RANDOM_BYTES, mint
-from rota.console.entrance import COOKIE, COOKIE_OVER_TLS
-from rota.console.sessions import SIGN_INS_PER_S, UNKNOWN_PER_S, Sessions
-from rota.observability.metrics import Metrics
+from rota.core.access.quotas import BURST_S
+from rota.core.access.sessions import SESSION_MS, cookie_of, digest_of, new_session, secret_for, secret_of, token_of
+from rota.core.access.sources import Proxies, parse_networks
+from rota.core.access.tokens import RANDOM_BYTES, mint
 from rota.protocol.messages import Act
 from rota.server.access.opening import open_guard
+from rota.server.console.entrance import COOKIE, COOKIE_OVER_TLS
+from rota.server.console.sessions import SIGN_INS_PER_S, UNKNOWN_PER_S, Sessions
+from rota.server.observability.metrics import Metrics
 from rota.server.proxies import TrustedProxies
 from rota.storage.access import MOST_OF_A_CALLER, MOST_SESSIONS, TokenTable
 from rota.storage.migrate import upgrade

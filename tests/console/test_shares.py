@@ -7,13 +7,13 @@ import re
 
 import pytest
 
-from rota.assignors.model import TopicPartition
-from rota.console.drawing import draw
-from rota.console.group import reigns
-from rota.console.shares import in_words, share_map
-from rota.observability.generations import Generation
-from rota.types.consumer import Assignment, encode_assignment
-from rota.types.permits import PermitShare, encode_share
+from rota.core.assignors.model import TopicPartition
+from rota.core.types.consumer import Assignment, encode_assignment
+from rota.core.types.permits import PermitShare, encode_share
+from rota.server.console.drawing import draw
+from rota.server.console.group import reigns
+from rota.server.console.shares import in_words, share_map
+from rota.server.observability.generations import Generation
 
 
 def plain(**topics: list[int]) -> bytes:

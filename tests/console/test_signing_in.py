@@ -8,10 +8,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.access.rules import ROLES
-from rota.access.sources import Proxies, parse_networks
-from rota.console import sessions
-from rota.console.app import GROUP_PATH, TOPIC_PATH
+from rota.core.access.rules import ROLES
+from rota.core.access.sources import Proxies, parse_networks
+from rota.server.console import sessions
+from rota.server.console.app import GROUP_PATH, TOPIC_PATH
 from rota.server.proxies import TrustedProxies
 from tests.access.guarded import bearer
 from tests.console.conftest import HOST
@@ -66,7 +66,7 @@ def url_of(path: str) -> str:
 
 async def test_every_route_of_the_console_is_in_the_table(doors: Doors) -> None:
     routes = list(routes_of(doors.services.api.fastapi))
-    of_console = [route for route in routes if route.endpoint.__module__ == "rota.console.app"]
+    of_console = [route for route in routes if route.endpoint.__module__ == "rota.server.console.app"]
 
     assert {(method, route.path) for route in of_console for method in (route.methods or set()) - {"HEAD"}} == set(
         PAGES

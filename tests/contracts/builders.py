@@ -5,9 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rota.group.rows import GroupRow, MemberImage, MemberRow, OffsetRow, Quarantine, RowChanges, ShardImage, TopicRow
+from rota.core.group.rows import (
+    GroupRow,
+    MemberImage,
+    MemberRow,
+    OffsetRow,
+    Quarantine,
+    RowChanges,
+    ShardImage,
+    TopicRow,
+)
+from rota.core.replica.ports import JournalEvent, ShardBatch, ShardClaim, ShardStore
 from rota.protocol.messages import Protocol
-from rota.replica.ports import JournalEvent, ShardBatch, ShardClaim, ShardStore
 
 AT_MS = 1_767_225_600_123
 A_MINUTE_MS = 60_000

@@ -9,8 +9,8 @@ from typing import Protocol
 
 import pytest
 
+from rota.core.replica.ports import ShardClaim, ShardStore
 from rota.pipeline.journal import Position, open_journal
-from rota.replica.ports import ShardClaim, ShardStore
 from rota.storage.migrate import upgrade
 from rota.storage.pruning import prune
 from rota.storage.store import SqlStore

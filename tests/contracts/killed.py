@@ -25,7 +25,7 @@ from sqlalchemy.engine import Engine
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DeleteTopic
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.backup import backup, restore
 from rota.storage.migrate import upgrade
 from rota.storage.pruning import prune

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rota.group.rows import RowChanges
-from rota.replica.ports import ShardClaim
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import ShardClaim
 from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, a_group, an_offset
 from tests.contracts.conftest import SHARD_COUNT

@@ -13,8 +13,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from rota.group.rows import RowChanges
-from rota.replica.ports import ShardClaim
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import ShardClaim
 from rota.storage.bulk import TableChange
 from rota.storage.gate import Gate
 from rota.storage.schema import FENCE_GATE, topics

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from rota.group.rows import RowChanges
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import Replica, StoreRefused
 from rota.pipeline.failures import WrongIncarnation
 from rota.pipeline.journal import Position, open_journal
-from rota.replica.ports import Replica, StoreRefused
 from rota.storage.backup import backup, restore
 from rota.storage.backup_postgres import connection_of
 from rota.storage.pruning import list_readers

@@ -20,7 +20,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 import rota
-from rota.replica.ports import StoreRefused
+from rota.core.replica.ports import StoreRefused
 from rota.storage.backup import backup, restore
 from rota.storage.backup_files import manifest_of, read_manifest
 from rota.storage.engine import single_engine

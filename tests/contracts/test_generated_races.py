@@ -22,10 +22,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.group.rows import RowChanges, ShardImage, SideCommit
+from rota.core.group.rows import RowChanges, ShardImage, SideCommit
+from rota.core.replica.ports import JournalEvent, ShardBatch, StoreUnavailable
 from rota.pipeline.journal import Position, open_journal
 from rota.protocol.errors import ErrorCode, LinesPruned
-from rota.replica.ports import JournalEvent, ShardBatch, StoreUnavailable
 from rota.storage.append import append_to_postgres
 from rota.storage.partitions import create_partitions
 from rota.storage.prune_plan import Pruned, horizon_ms, plan

@@ -17,7 +17,8 @@ from typing import NamedTuple
 import pytest
 from sqlalchemy import func, select
 
-from rota.group.rows import RowChanges
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import EPOCHS_SKIPPED, JournalEvent, ShardBatch, StoreRefused
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import NO_SHARD, shard_of
 from rota.protocol.messages import (
@@ -31,8 +32,7 @@ from rota.protocol.messages import (
     Reply,
     Request,
 )
-from rota.replica.ports import EPOCHS_SKIPPED, JournalEvent, ShardBatch, StoreRefused
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.backup import backup, restore
 from rota.storage.engine import single_engine
 from rota.storage.migrate import check, upgrade

@@ -14,7 +14,7 @@ from alembic.migration import MigrationContext
 from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.replica.ports import StoreRefused
+from rota.core.replica.ports import StoreRefused
 from rota.storage.backup import backup, restore
 from rota.storage.engine import single_engine
 from rota.storage.migrate import check, upgrade

@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 import asyncpg
 import pytest
 
-from rota.group.rows import RowChanges
-from rota.replica.ports import StoreUnavailable
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import StoreUnavailable
 from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, a_group, image_of
 from tests.contracts.conftest import SHARD_COUNT

@@ -11,8 +11,8 @@ import asyncpg
 import pytest
 from sqlalchemy import text
 
-from rota.group.rows import RowChanges
-from rota.replica.ports import StoreUnavailable
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import StoreUnavailable
 from rota.storage.engine import asyncpg_connect, driver_of
 from rota.storage.errors import as_store_error
 from rota.storage.store import SqlStore

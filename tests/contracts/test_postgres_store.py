@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rota.group.rows import RowChanges
-from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage.append import append_to_postgres
 from rota.storage.connections import CLOSE_S
 from rota.storage.errors import store_errors

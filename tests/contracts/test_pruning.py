@@ -16,10 +16,10 @@ import pytest
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from rota.group.rows import RowChanges
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import JournalEvent, ShardBatch
 from rota.pipeline.journal import Position, open_journal
 from rota.protocol.errors import LinesPruned
-from rota.replica.ports import JournalEvent, ShardBatch
 from rota.server.retention import delete_old_lines
 from rota.storage import pruning
 from rota.storage.engine import single_engine

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from rota.group.rows import ShardImage
-from rota.replica.ports import Floor, Replica, ShardClaim, ShardStore
+from rota.core.group.rows import ShardImage
+from rota.core.replica.ports import Floor, Replica, ShardClaim, ShardStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
     a_batch,

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from rota.group.rows import NO_QUARANTINE, RowChanges, ShardImage
+from rota.core.group.rows import NO_QUARANTINE, RowChanges, ShardImage
+from rota.core.replica.ports import ShardStore, StoreRefused
 from rota.protocol.messages import Protocol
-from rota.replica.ports import ShardStore, StoreRefused
 from rota.storage.store import SqlStore
 from tests.contracts.builders import (
     A_MINUTE_MS,

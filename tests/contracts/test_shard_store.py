@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from rota.group.rows import RowChanges, ShardImage
+from rota.core.group.rows import RowChanges, ShardImage
+from rota.core.replica.ports import ShardClaim, ShardStore
 from rota.protocol.errors import ErrorCode, LinesPruned, ReaderIsAhead
-from rota.replica.ports import ShardClaim, ShardStore
 from tests.contracts.builders import (
     A_MINUTE_MS,
     AT_MS,

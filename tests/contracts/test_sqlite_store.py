@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from rota.group.rows import RowChanges
-from rota.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage.connections import SqliteConnections
 from rota.storage.engine import driver_of
 from rota.storage.migrate import check, upgrade

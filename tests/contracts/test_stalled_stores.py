@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from rota.core.replica.ports import Replica, StoreRefused, StoreUnavailable
 from rota.protocol.messages import Act
-from rota.replica.ports import Replica, StoreRefused, StoreUnavailable
 from rota.storage import engine
 from rota.storage.access import TokenTable
 from rota.storage.connections import SqliteConnections

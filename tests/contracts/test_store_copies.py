@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.replica.ports import StoreRefused
+from rota.core.replica.ports import StoreRefused
 from rota.storage.backup import backup, restore
 from rota.storage.backup_files import manifest_of
 from rota.storage.migrate import upgrade

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncpg
 import pytest
 
-from rota.group.rows import RowChanges
-from rota.replica.ports import StoreRefused
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import StoreRefused
 from rota.storage.pruning import list_readers, register_reader
 from rota.storage.store import SqlStore
 from rota.storage.transfer import COPIED, copy_store

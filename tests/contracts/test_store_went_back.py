@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from rota.group.rows import RowChanges
-from rota.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, ShardClaim, ShardStore
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, ShardClaim, ShardStore
 from rota.storage.store import SqlStore
 from tests.contracts.builders import A_MINUTE_MS, a_batch, a_group, an_offset, claim_one
 from tests.contracts.conftest import Backing, MemoryBacking

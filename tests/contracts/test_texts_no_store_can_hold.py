@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rota.access.document import AccessDocument
-from rota.api.access.guard import Guard
-from rota.api.access.identity import NOTE
+from rota.core.access.document import AccessDocument
+from rota.core.replica.ports import ShardStore
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import DescribeGroup, Protocol, PutTopic, SyncGroup
-from rota.replica.ports import ShardStore
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.access.guard import Guard
+from rota.server.access.identity import NOTE
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.contracts.conftest import SHARD_COUNT
 from tests.runtime.conftest import NOW, a_join, until_ready
 

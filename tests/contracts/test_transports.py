@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rota.assignors import TopicPartition
+from rota.core.assignors import TopicPartition
+from rota.core.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
@@ -41,7 +42,6 @@ from rota.protocol.messages import (
     TopicReply,
     VerifyFence,
 )
-from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
 from tests.contracts.transports import OTHERS, REFERENCE, Conversation, Say, a_transport, spoken
 
 G = ("default", "g")

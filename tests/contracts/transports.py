@@ -10,19 +10,19 @@ from typing import Any
 
 from msgspec import Struct, structs
 
-from rota.api.grpc.server import GrpcServer
-from rota.api.http.app import create_app
-from rota.api.peer.client import GrpcPeers
-from rota.api.peer.server import PeerServer
 from rota.client.transports import Transport
 from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import Answer
+from rota.core.replica.leases import preferred_owners, shards_of
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import HeartbeatReply, Reply, Request
-from rota.replica.leases import preferred_owners, shards_of
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
+from rota.server.grpc.server import GrpcServer
+from rota.server.http.app import create_app
+from rota.server.peer.client import GrpcPeers
+from rota.server.peer.server import PeerServer
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.testing.memory import MemoryStore, MemoryTables
 from tests.http.serving import serving
 from tests.runtime.conftest import until

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.access.rules import ROLES, Rule
-from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
+from rota.core.access.rules import ROLES, Rule
+from rota.core.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.server.access.tokens import write_tokens
 from tests.access.certificates import Authority
 from tests.deploy.attacks import a_forged_join, a_look, attempts, exchange, status_of

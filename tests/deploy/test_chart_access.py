@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.access.document import read_document
-from rota.access.sources import parse_networks
+from rota.core.access.document import read_document
+from rota.core.access.sources import parse_networks
 from tests.access.certificates import Authority, Certificate
 from tests.deploy.kubelet import Pod
 from tests.deploy.kubernetes import CERTIFICATES, EVERYTHING, JOB, MINIMAL, NAMESPACE, Manifest, find, render

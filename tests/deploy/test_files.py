@@ -18,12 +18,12 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rota.access.sources import Proxies
-from rota.api.http.app import create_app
-from rota.api.http.draining import Draining
 from rota.cli.commands import app
-from rota.console.app import Console
-from rota.observability.metrics import Metrics
+from rota.core.access.sources import Proxies
+from rota.server.console.app import Console
+from rota.server.http.app import create_app
+from rota.server.http.draining import Draining
+from rota.server.observability.metrics import Metrics
 from rota.server.settings import Settings
 from rota.storage.store import SqlStore
 from tests.http.routes import routes_of
@@ -112,7 +112,7 @@ def test_what_the_image_installs_serves_by_itself(processes: Processes, tmp_path
     server.wait_for_url(f"http://127.0.0.1:{port}/readyz")
     server.wait_for_url(f"http://127.0.0.1:{port}/")
     # Modules that are imported only where they are used: issuers' tokens, signed fencing tokens, Postgres, Redis.
-    modules = ("rota.server.access.issuers", "rota.fencing.tokens", "asyncpg", "rota.liveness.redis")
+    modules = ("rota.server.access.issuers", "rota.fencing.tokens", "asyncpg", "rota.server.liveness.redis")
     for module in modules:
         assert processes.start(base, "-c", f"import {module}", env=environment).wait_for_exit() == 0, module
     _, _, *healthcheck = replicas()["rota-1"]["healthcheck"]["test"]

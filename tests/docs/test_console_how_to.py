@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rota.console.actions import ACTIONS
+from rota.server.console.actions import ACTIONS
 from tests.docs.conftest import Reader
 from tests.support.processes import rota_command
 

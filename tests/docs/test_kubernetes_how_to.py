@@ -16,8 +16,8 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from rota.access.document import read_document
 from rota.cli.commands import app
+from rota.core.access.document import read_document
 from tests.access.certificates import Authority
 from tests.deploy.kubelet import Pod
 from tests.deploy.kubernetes import NEWEST, SIDECARS, Manifest, containers, find, pod_templates, problems, render

@@ -6,9 +6,9 @@ import asyncio
 import re
 from pathlib import Path
 
+from rota.core.types.leader import Candidate, encode_candidate
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, DescribeReply, JoinGroup, JoinReply, Protocol
-from rota.types.leader import Candidate, encode_candidate
 from tests.client.stage import a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 

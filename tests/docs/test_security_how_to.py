@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from rota.access.document import read_document
-from rota.access.rules import ROLES
+from rota.core.access.document import read_document
+from rota.core.access.rules import ROLES
 from rota.protocol.calls import Action
 from tests.support.ports import free_port
 from tests.support.processes import Processes, rota_command

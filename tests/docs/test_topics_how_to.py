@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.assignors import STRATEGIES
+from rota.core.assignors import STRATEGIES
 from tests.docs.conftest import Reader
 from tests.support.processes import rota_command
 

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 import rota
-from rota.assignors import TopicPartition, register_strategy
+from rota.core.assignors import TopicPartition, register_strategy
 from tests.examples.packages import installed_package
 from tests.processes.server import Server
 from tests.support.processes import Processes

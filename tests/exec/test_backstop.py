@@ -14,9 +14,9 @@ pytestmark = pytest.mark.processes
 # A process of its own, for a wrapper that acts in its guardian's place kills all its descendants.
 PROGRAM = """
 import asyncio, os, signal
-from rota.exec import tree
-from rota.exec.run import Grant, Run
-from rota.exec.stopping import StopTimes
+from rota.agents.exec import tree
+from rota.agents.exec.run import Grant, Run
+from rota.agents.exec.stopping import StopTimes
 
 async def main():
     tree.adopt_orphans()

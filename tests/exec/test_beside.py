@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from rota.exec.run import beside
+from rota.agents.exec.run import beside
 
 
 async def test_what_runs_beside_a_block_ends_with_it() -> None:

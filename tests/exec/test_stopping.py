@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.exec.stopping import COMMAND_ENDED, Step, Stopping, StopTimes
-from rota.membership import MembershipSettings
+from rota.agents.exec.stopping import COMMAND_ENDED, Step, Stopping, StopTimes
+from rota.core.membership import MembershipSettings
 from rota.protocol.messages import Protocol
 
 TIMES = StopTimes(grace_ms=2_000, margin_ms=1_000)

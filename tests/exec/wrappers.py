@@ -98,7 +98,7 @@ def guardian_of(wrapper: Process) -> psutil.Process:
 
     def look() -> bool:
         children = psutil.Process(wrapper.pid).children()
-        found.extend(child for child in children if "rota.exec.guardian" in child.cmdline())
+        found.extend(child for child in children if "rota.agents.exec.guardian" in child.cmdline())
         return bool(found)
 
     wrapper.wait_until(look, "guardian")

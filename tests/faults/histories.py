@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from rota.client.transports.port import Answer, GroupEvent
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import generation_of
 from rota.protocol.messages import (
@@ -19,7 +20,6 @@ from rota.protocol.messages import (
     SyncGroup,
     VerifyFence,
 )
-from rota.replica.ports import JournalEvent
 from tests.faults.linearizable import NEVER, Operation, violation
 
 GroupKey = tuple[str, str]

@@ -21,7 +21,7 @@ from rota.protocol.messages import (
     Request,
     SyncReply,
 )
-from rota.runtime.clock import SystemClock
+from rota.server.runtime.clock import SystemClock
 from tests.faults.histories import Exchange, WatchStream
 from tests.simulation.history import Call, History
 

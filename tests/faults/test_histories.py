@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rota.client.transports.port import GroupEvent
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import (
@@ -21,8 +22,7 @@ from rota.protocol.messages import (
     Request,
     VerifyFence,
 )
-from rota.replica.ports import JournalEvent
-from rota.wire.replies import Received
+from rota.protocol.wire.replies import Received
 from tests.faults.histories import Exchange, WatchStream, check_commits, check_holders, check_watches
 from tests.faults.linearizable import NEVER
 

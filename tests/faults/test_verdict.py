@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rota.group import records as r
-from rota.group.journal import encode_entry
-from rota.group.rows import MemberImage
+from rota.core.group import records as r
+from rota.core.group.journal import encode_entry
+from rota.core.group.rows import MemberImage
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.causes import Cause
 from rota.protocol.messages import CommitOffsets, CommitReply, OffsetToCommit, Protocol
-from rota.replica.ports import JournalEvent
-from rota.wire.replies import Received
+from rota.protocol.wire.replies import Received
 from tests.faults.load import Crowd
 from tests.faults.record import Record
 from tests.faults.verdict import judged

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Protocol
 
-from rota.group import records as r
-from rota.group.journal import decode_entry
-from rota.replica.ports import JournalEvent
+from rota.core.group import records as r
+from rota.core.group.journal import decode_entry
+from rota.core.replica.ports import JournalEvent
 from rota.storage.store import SqlStore
 from tests.faults.histories import WatchStream, check_commits, check_holders, check_watches
 from tests.faults.load import REBALANCE_MS, Crowd, Load

@@ -20,7 +20,7 @@ from rota.protocol.messages import (
     Protocol,
     SyncGroup,
 )
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.migrate import upgrade
 from rota.storage.store import SqlStore
 from tests.support.postgres import PostgresServer

@@ -19,7 +19,7 @@ from rota.protocol.messages import (
     PutTopic,
     TopicPartitions,
 )
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.verify import verify
 from tests.fencing.conftest import fetched, joined, serving
 

@@ -9,7 +9,7 @@ import asyncpg
 import pytest
 
 from rota.protocol.ids import shard_of
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.fencing.conftest import fetched, joined, replaced, serving
 
 ASSERT = "SELECT rota.assert_current('default', 'tellers', $1, $2)"

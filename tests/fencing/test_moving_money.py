@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import asyncpg
 
 from rota.protocol.messages import JoinReply
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.fencing.conftest import connected, fetched, joined, replaced
 
 TRANSFERS = 60

@@ -20,7 +20,7 @@ from rota.protocol.messages import (
     OffsetToCommit,
     Protocol,
 )
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.verify import verify
 from tests.fencing.conftest import connected, fetched, joined, left, replaced, serving
 

@@ -7,7 +7,7 @@ import pytest
 
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import JoinReply
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.verify import verify
 from tests.fencing.conftest import joined, replaced
 

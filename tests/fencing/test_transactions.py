@@ -14,7 +14,7 @@ from sqlalchemy.orm import Session, sessionmaker
 from rota.fencing.errors import StaleTransaction
 from rota.fencing.transactions import Holder, commit_offsets, fence_sessions, fenced, stale
 from rota.protocol.messages import JoinReply, OffsetToCommit
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.fencing.conftest import fetched, joined, replaced
 
 WRITE = text("INSERT INTO ledger VALUES (1, 'me')")

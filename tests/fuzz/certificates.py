@@ -17,9 +17,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from rota.access.certificates import PeerCertificate, caller_of_certificate
-from rota.api.grpc.server import _caller_of as caller_over_grpc
-from rota.api.http.connection import certificate_of
+from rota.core.access.certificates import PeerCertificate, caller_of_certificate
+from rota.server.grpc.server import _caller_of as caller_over_grpc
+from rota.server.http.connection import certificate_of
 from rota.server.tls import ServerTls, TlsFiles, validity_of
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import mutated

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from random import Random
 from typing import Any
 
-from rota.assignors import TopicPartition
+from rota.core.assignors import TopicPartition
+from rota.core.types import TopicFacts
+from rota.core.types.consumer import Subscription, encode_subscription
 from rota.protocol import messages as m
 from rota.protocol.limits import Limits
-from rota.types import TopicFacts
-from rota.types.consumer import Subscription, encode_subscription
 from tests.fuzz.campaign import Target
 from tests.fuzz.mutations import as_json, mutated, mutated_document
 from tests.unit.group.driver import KEY, NAMESPACE, Core

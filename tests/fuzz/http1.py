@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rota.wire.routes import encode_request
+from rota.protocol.wire.routes import encode_request
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import as_json, mutated, mutated_document
 from tests.fuzz.served import HOST, Served

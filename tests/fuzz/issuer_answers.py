@@ -13,8 +13,8 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from rota.access.budgets import Budgets, Share
-from rota.access.document import AccessDocument, Issuer
+from rota.core.access.budgets import Budgets, Share
+from rota.core.access.document import AccessDocument, Issuer
 from rota.server.access.authenticator import Refused
 from rota.server.access.issuers import Authority, IssuedTokens, ReviewBudget
 from tests.fuzz.campaign import Broken, Target

@@ -12,8 +12,9 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from rota.group.journal import decode_entry, encode_entry
-from rota.group.rows import ShardImage
+from rota.core.group.journal import decode_entry, encode_entry
+from rota.core.group.rows import ShardImage
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     CommitOffsets,
@@ -26,8 +27,7 @@ from rota.protocol.messages import (
     RebalanceGroup,
     SyncGroup,
 )
-from rota.replica.ports import JournalEvent
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.verify import JournalFold
 from rota.testing.memory import MemoryStore
 from tests.fuzz.campaign import Broken, Target

@@ -17,12 +17,12 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from rota.access.tokens import RANDOM_BYTES, mint
-from rota.api.access.identity import Credentials
+from rota.core.access.tokens import RANDOM_BYTES, mint
 from rota.fencing.errors import InvalidToken
 from rota.fencing.tokens import TOKEN_TYPE, verify
 from rota.server.access.authenticator import ServerAuthenticator
 from rota.server.access.files import AccessFile
+from rota.server.access.identity import Credentials
 from rota.server.access.issuers import IssuedTokens
 from rota.server.access.tokens import Tokens
 from tests.fuzz.campaign import Broken, Target

@@ -13,8 +13,8 @@ from typing import Any
 import grpc
 import msgspec
 
-from rota.api.peer.client import GrpcPeers
-from rota.api.peer.messages import SERVICE, Asked, pack, unpack
+from rota.core.replica.forwarding import NoAnswer
+from rota.core.replica.ports import Answer, JournalEvent, Replica, ShardOwner
 from rota.protocol.calls import REPLY_OF
 from rota.protocol.errors import NotInJournal
 from rota.protocol.messages import (
@@ -23,9 +23,9 @@ from rota.protocol.messages import (
     HeartbeatManyReply,
     MemberHeartbeat,
 )
-from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer, JournalEvent, Replica, ShardOwner
-from rota.wire.replies import encode_reply
+from rota.protocol.wire.replies import encode_reply
+from rota.server.peer.client import GrpcPeers
+from rota.server.peer.messages import SERVICE, Asked, pack, unpack
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import as_messages, mutated, mutated_document
 from tests.fuzz.peers import a_message

@@ -13,7 +13,9 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import grpc
 import msgspec
 
-from rota.api.peer.messages import (
+from rota.protocol.calls import REPLY_OF
+from rota.protocol.messages import Heartbeat
+from rota.server.peer.messages import (
     EXCHANGE,
     Answered,
     Cancelled,
@@ -26,9 +28,7 @@ from rota.api.peer.messages import (
     pack_asked,
     unpack,
 )
-from rota.api.peer.secret import shown
-from rota.protocol.calls import REPLY_OF
-from rota.protocol.messages import Heartbeat
+from rota.server.peer.secret import shown
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import as_messages, mutated, mutated_document
 from tests.fuzz.served import HOST, SECRET, Served

@@ -13,20 +13,20 @@ import jwt
 import msgspec
 from cryptography import x509
 
-from rota.access import certificates
-from rota.api.grpc import server as grpc_server
-from rota.api.http import connection
-from rota.api.peer import client, messages
-from rota.group import join, shard
-from rota.group.journal import decode_entry
-from rota.liveness import redis as redis_store
+from rota.core.access import certificates
+from rota.core.group import join, shard
+from rota.core.group.journal import decode_entry
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.calls import REPLY_OF
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinGroup, JoinReply
-from rota.replica.ports import JournalEvent
+from rota.protocol.wire import rejections
 from rota.server.access import issuers
+from rota.server.grpc import server as grpc_server
+from rota.server.http import connection
+from rota.server.liveness import redis as redis_store
+from rota.server.peer import client, messages
 from rota.storage import verify
-from rota.wire import rejections
 from tests.fuzz.watch import MOST_CPU_S, MOST_GROWTH_MIB
 from tests.simulation.registry import Patch, Patching, Planted, while_planted
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from random import Random
 from typing import Any
 
-from rota.group.sessions import MemberName
-from rota.liveness.redis import CONNECTIONS, RedisLiveness, _sha
-from rota.liveness.scripts import PUBLISH, READ, RECORD, SEEN
-from rota.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
+from rota.core.group.sessions import MemberName
+from rota.core.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
+from rota.server.liveness.redis import CONNECTIONS, RedisLiveness, _sha
+from rota.server.liveness.scripts import PUBLISH, READ, RECORD, SEEN
 from tests.fuzz.campaign import Broken, Target
 from tests.fuzz.mutations import mutated, mutated_document
 

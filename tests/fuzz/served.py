@@ -13,16 +13,16 @@ from typing import Self
 import uvloop
 from msgspec.structs import replace
 
-from rota.api.grpc.server import GrpcServer
-from rota.api.http.app import create_app
-from rota.api.peer.server import PeerServer
-from rota.observability.logs import quiet_libraries
+from rota.core.replica.ports import Answer
 from rota.protocol.limits import Limits
 from rota.protocol.messages import GetLeader, GetTopic, Heartbeat, JoinGroup, Request, SyncGroup
-from rota.replica.ports import Answer
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.grpc.server import GrpcServer
+from rota.server.http.app import create_app
 from rota.server.http_server import HttpServer, listen
+from rota.server.observability.logs import quiet_libraries
+from rota.server.peer.server import PeerServer
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.server.settings import Address
 from rota.testing.memory import MemoryStore
 

@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 import grpc
 import pytest
 
-from rota.api.grpc.server import GrpcServer
-from rota.observability.metrics import Metrics
 from rota.protocol.limits import Limits
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.grpc.server import GrpcServer
+from rota.server.observability.metrics import Metrics
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, SessionClient

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import rota
-from rota.api.grpc.server import GrpcServer
 from rota.client.election import Election
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import HeartbeatMany, JoinGroup
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.grpc.server import GrpcServer
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, G, SessionClient, a_join
 from tests.runtime.conftest import until

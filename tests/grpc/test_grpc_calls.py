@@ -9,14 +9,14 @@ from typing import Any
 import grpc
 import pytest
 
-from rota.access.sources import Proxies, parse_networks
-from rota.api.grpc.receiving import host_of
-from rota.api.grpc.server import GrpcServer
-from rota.observability.metrics import Metrics
+from rota.core.access.sources import Proxies, parse_networks
+from rota.core.replica.ports import Answer
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import DescribeGroup, DescribeReply
-from rota.replica.ports import Answer
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.grpc.receiving import host_of
+from rota.server.grpc.server import GrpcServer
+from rota.server.observability.metrics import Metrics
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from rota.v1 import admin_pb2
 from rota.v1 import coordinator_pb2 as pb

@@ -12,11 +12,11 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
-from rota.api.grpc.server import CannotBind, GrpcServer
 from rota.protocol.calls import ADMIN, COORDINATOR
-from rota.runtime.coordinator import LocalCoordinator
+from rota.protocol.wire.rpcs import REMOVE_MEMBERS, rpc_of
+from rota.server.grpc.server import CannotBind, GrpcServer
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.rpcs import REMOVE_MEMBERS, rpc_of
 from tests.grpc.clients import Channel, G, a_join, a_stable_member, stub
 from tests.support.examples import EXAMPLES
 

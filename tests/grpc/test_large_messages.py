@@ -11,16 +11,16 @@ from typing import Any
 import grpc
 import pytest
 
-from rota.api.grpc.receiving import Turns
-from rota.api.grpc.server import GrpcServer
-from rota.api.large import ON_THE_LOOP_BYTES, begin_reading
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup
+from rota.protocol.wire.batching import MAX_BATCH
+from rota.protocol.wire.protobuf import Twin, parse
+from rota.protocol.wire.rpcs import RPCS
+from rota.server.grpc.receiving import Turns
+from rota.server.grpc.server import GrpcServer
+from rota.server.large import ON_THE_LOOP_BYTES, begin_reading
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.batching import MAX_BATCH
-from rota.wire.protobuf import Twin, parse
-from rota.wire.rpcs import RPCS
 from tests.grpc.clients import Channel, G, SessionClient, a_join, a_stable_member, beats
 from tests.runtime.conftest import until
 
@@ -146,7 +146,7 @@ async def test_a_batch_is_parsed_as_its_turns_come(
         if parsed:
             await begins.wait()
 
-    monkeypatch.setattr("rota.api.grpc.session.parse", counted)
+    monkeypatch.setattr("rota.server.grpc.session.parse", counted)
     monkeypatch.setattr(Turns, "take", take)
     session = SessionClient(channel)
     await session.stream.write(a_batch_of_joins())

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from rota.api.grpc.server import GrpcServer
 from rota.client.transports.grpc import GrpcTransport
 from rota.grpc_polling import _handle_all
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ListGroups
+from rota.server.grpc.server import GrpcServer
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, G, stub
 

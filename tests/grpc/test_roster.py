@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rota.api.access.guard import ADMIT_ALL, AdmitAll
-from rota.api.grpc.receiving import BYTES_OF_A_TURN, Turns
-from rota.api.grpc.roster import BYTES_OF_A_LEAVE, RETRY_LEAVE_S, Roster, Stream
+from rota.core.replica.forwarding import UNANSWERED
+from rota.core.replica.ports import Answer
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import (
@@ -27,9 +26,10 @@ from rota.protocol.messages import (
     MemberHeartbeat,
     SyncGroup,
 )
-from rota.replica.forwarding import UNANSWERED
-from rota.replica.ports import Answer
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.access.guard import ADMIT_ALL, AdmitAll
+from rota.server.grpc.receiving import BYTES_OF_A_TURN, Turns
+from rota.server.grpc.roster import BYTES_OF_A_LEAVE, RETRY_LEAVE_S, Roster, Stream
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.v1.coordinator_pb2 import SessionEvent
 from tests.client.stage import a_coordinator
 from tests.client.virtual_time import in_virtual_time, pause

@@ -10,10 +10,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import pytest
 
 import rota
-from rota.api.grpc.server import GrpcServer
 from rota.client import Client, CoordinatorUnreachable, Member, NotFound, OffsetToCommit
 from rota.protocol.messages import DescribeGroup, DescribeReply, Heartbeat, HeartbeatReply, JoinGroup, Protocol
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.grpc.server import GrpcServer
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import GROUP, TOPICS, Partitions, all_partitions_are_shared
 from tests.grpc.conftest import LIMITS
 from tests.runtime.conftest import until

@@ -10,10 +10,10 @@ import grpc
 import pytest
 
 from rota.protocol.messages import CommitOffsets, SyncGroup
-from rota.runtime.coordinator import LocalCoordinator
+from rota.protocol.wire.batching import MAX_BATCH
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.v1 import admin_pb2
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.batching import MAX_BATCH
 from tests.grpc.clients import Channel, G, SessionClient, a_join, a_pair, a_stable_member, a_sync, admin, beats, stub
 from tests.runtime.conftest import until
 

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.session import MAX_UNREAD_BYTES, NOT_READ, Session
-from rota.api.heartbeats import GROUPS_OF_A_TURN
+from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, HeartbeatMany
-from rota.replica.ports import Answer
-from rota.runtime.coordinator import LocalCoordinator
+from rota.protocol.wire.heartbeats import read_group
+from rota.server.grpc.server import GrpcServer
+from rota.server.grpc.session import MAX_UNREAD_BYTES, NOT_READ, Session
+from rota.server.heartbeats import GROUPS_OF_A_TURN
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.v1 import coordinator_pb2 as pb
-from rota.wire.heartbeats import read_group
 from tests.grpc.clients import Channel, SessionClient, a_join, a_sync, beats, stub
 from tests.grpc.test_session_ends import ACaller, a_session
 from tests.runtime.conftest import until
@@ -95,7 +95,7 @@ async def test_a_group_with_the_bytes_of_the_last_message_is_not_read_again(
             group.members.add(member_id="nobody", generation_id=generation_id)
         return groups
 
-    monkeypatch.setattr("rota.api.grpc.calls.read_group", noted)
+    monkeypatch.setattr("rota.server.grpc.calls.read_group", noted)
     for message in (said(a=1, b=1), said(b=1, a=1), said(a=2, b=1), said(a=1)):
         await session.ask(heartbeat=message)
 

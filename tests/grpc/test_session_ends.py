@@ -8,13 +8,13 @@ from typing import cast
 import grpc
 import pytest
 
-from rota.api.grpc.receiving import Context
-from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.session import MAX_UNREAD, NOT_READ, Session
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, DescribeReply, LeaveGroup, LeavingMember
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.loop import ALL_TOPICS
+from rota.server.grpc.receiving import Context
+from rota.server.grpc.server import GrpcServer
+from rota.server.grpc.session import MAX_UNREAD, NOT_READ, Session
+from rota.server.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.loop import ALL_TOPICS
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, SessionClient, a_join, a_pair
 from tests.runtime.conftest import until

@@ -7,9 +7,9 @@ import asyncio
 import grpc
 import pytest
 
-from rota.api.grpc.receiving import BYTES_OF_A_TURN, Turns
-from rota.api.grpc.server import GrpcServer
-from rota.api.grpc.session import Session
+from rota.server.grpc.receiving import BYTES_OF_A_TURN, Turns
+from rota.server.grpc.server import GrpcServer
+from rota.server.grpc.session import Session
 from rota.v1 import coordinator_pb2 as pb
 from tests.grpc.clients import Channel, SessionClient, a_join, a_stable_member, beats
 from tests.grpc.test_session_ends import ACaller, a_session

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from rota.access.budgets import Share
-from rota.api.grpc import receiving
-from rota.api.grpc.receiving import UNRECEIVED_BYTES, Unfinished
-from rota.api.grpc.server import GrpcServer
+from rota.core.access.budgets import Share
 from rota.protocol.calls import COORDINATOR
 from rota.protocol.errors import RejectedRequest
+from rota.server.grpc import receiving
+from rota.server.grpc.receiving import UNRECEIVED_BYTES, Unfinished
+from rota.server.grpc.server import GrpcServer
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import Secrets, a_guarded_service
 from tests.client.virtual_time import in_virtual_time

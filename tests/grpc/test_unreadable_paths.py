@@ -10,12 +10,12 @@ from typing import Any
 import grpc
 import pytest
 
-from rota.api.grpc.server import GrpcServer
-from rota.api.peer.client import GrpcPeers
-from rota.api.peer.server import PeerServer
+from rota.core.replica.ports import Replica
 from rota.protocol.messages import ListTopics
-from rota.replica.ports import Replica
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.grpc.server import GrpcServer
+from rota.server.peer.client import GrpcPeers
+from rota.server.peer.server import PeerServer
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.fuzz.http2 import PREFACE, a_head
 from tests.support.peers import answered
 

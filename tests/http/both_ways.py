@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from starlette.types import Receive, Scope, Send
 
-from rota.api.http.app import HttpApi, create_app
-from rota.observability.metrics import Metrics
 from rota.protocol.limits import Limits
+from rota.server.http.app import HttpApi, create_app
 from rota.server.http_server import HttpServer, listen
+from rota.server.observability.metrics import Metrics
 from rota.server.settings import Address
 from tests.http.scripted import ScriptedCoordinator
 

@@ -8,10 +8,10 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.api.http.app import HttpApi, create_app
 from rota.protocol.limits import Limits
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.http.app import HttpApi, create_app
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.http.both_ways import Both, as_new, scripted_both_ways
 from tests.http.scripted import ScriptedCoordinator

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+from rota.core.replica.forwarding import Submitted
+from rota.core.replica.ports import Answer, Cancel, JournalEvent, ShardOwner
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode, check_not_pruned
 from rota.protocol.messages import (
@@ -18,8 +20,6 @@ from rota.protocol.messages import (
     Request,
     VerifyFence,
 )
-from rota.replica.forwarding import Submitted
-from rota.replica.ports import Answer, Cancel, JournalEvent, ShardOwner
 
 REVISION, EPOCH = 42, 3
 

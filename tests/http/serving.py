@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import httpx
 
-from rota.api.http.app import HttpApi
+from rota.server.http.app import HttpApi
 from rota.server.http_server import HttpServer, listen, url_of
 from rota.server.settings import Address
 

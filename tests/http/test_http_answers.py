@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest_asyncio
 
-from rota.api.http.app import create_app
-from rota.api.http.connection import HttpConnection
+from rota.server.http.app import create_app
+from rota.server.http.connection import HttpConnection
 from rota.server.http_server import HttpServer
 from tests.http.scripted import ScriptedCoordinator
 

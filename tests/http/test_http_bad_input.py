@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from rota.api.http import connection
+from rota.server.http import connection
 from tests.http.scripted import ScriptedCoordinator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

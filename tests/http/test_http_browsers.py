@@ -13,8 +13,8 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.api.http.app import create_app
 from rota.server.bootstrap import Services, open_services
+from rota.server.http.app import create_app
 from rota.server.settings import Address, Settings
 from tests.http.routes import routes_of
 from tests.http.scripted import ScriptedCoordinator

@@ -6,6 +6,7 @@ import httpx
 import pytest
 from msgspec.structs import replace
 
+from rota.core.replica.ports import JournalEvent, StoreUnavailable
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     HeartbeatReply,
@@ -14,11 +15,10 @@ from rota.protocol.messages import (
     Request,
     SyncReply,
 )
-from rota.replica.ports import JournalEvent, StoreUnavailable
-from rota.wire.problems import decode_problem
-from rota.wire.replies import decode_reply
-from rota.wire.routes import encode_request
-from rota.wire.status import STATUS
+from rota.protocol.wire.problems import decode_problem
+from rota.protocol.wire.replies import decode_reply
+from rota.protocol.wire.routes import encode_request
+from rota.protocol.wire.status import STATUS
 from tests.http.scripted import EPOCH, REVISION, ScriptedCoordinator
 from tests.support.examples import EXAMPLES, Example, name_of
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from rota.api.http.app import create_app
-from rota.api.http.connection import HttpConnection
 from rota.server import http_server
+from rota.server.http.app import create_app
+from rota.server.http.connection import HttpConnection
 from rota.server.http_server import HttpServer, listen
 from rota.server.settings import Address
 from rota.server.tls import ServerTls, TlsFiles

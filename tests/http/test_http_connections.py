@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from rota.access.budgets import Budgets, Share
-from rota.api import connections
-from rota.api.connections import RESERVED_FOR_PROBES, Connections
-from rota.api.http.app import create_app
-from rota.server import tls_listener
+from rota.core.access.budgets import Budgets, Share
+from rota.server import connections, tls_listener
+from rota.server.connections import RESERVED_FOR_PROBES, Connections
+from rota.server.http.app import create_app
 from rota.server.http_server import HttpServer, listen
 from rota.server.settings import Address
 from rota.server.tls import ServerTls, TlsFiles

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from rota.api.http.connection import HttpConnection
+from rota.server.http.connection import HttpConnection
 from tests.http.both_ways import Both, Listener, a_request, as_new
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

@@ -10,15 +10,15 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from rota.access.budgets import Share
-from rota.api.http import bodies
-from rota.api.http.app import create_app
-from rota.api.http.heartbeats import MAX_WAITING
-from rota.api.http.rendered import HttpRefusal
-from rota.api.large import ON_THE_LOOP_BYTES, read_large
+from rota.core.access.budgets import Share
 from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets
-from rota.wire.routes import REQUESTS
+from rota.protocol.wire.routes import REQUESTS
+from rota.server.http import bodies
+from rota.server.http.app import create_app
+from rota.server.http.heartbeats import MAX_WAITING
+from rota.server.http.rendered import HttpRefusal
+from rota.server.large import ON_THE_LOOP_BYTES, read_large
 from tests.http.both_ways import a_request, listening
 from tests.http.scripted import ScriptedCoordinator
 

@@ -9,9 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.replica.ports import Replica
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.core.replica.ports import Replica
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

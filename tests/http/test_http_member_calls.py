@@ -12,14 +12,14 @@ import pytest
 import pytest_asyncio
 from opentelemetry.sdk.trace import TracerProvider
 
-from rota.api.http.connection import HttpConnection
-from rota.api.http.member_calls import MAX_BODY_BYTES
-from rota.observability import tracing
-from rota.observability.otel import OtelSpans
+from rota.core.replica.ports import Answer
+from rota.protocol import tracing
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import FenceReply, Heartbeat, HeartbeatMany, HeartbeatReply, Reply
-from rota.replica.ports import Answer
+from rota.server.http.connection import HttpConnection
+from rota.server.http.member_calls import MAX_BODY_BYTES
+from rota.server.observability.otel import OtelSpans
 from tests.fuzz.mutations import mutated
 from tests.http.both_ways import (
     BEAT,

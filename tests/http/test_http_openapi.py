@@ -12,11 +12,11 @@ import pytest
 from openapi_spec_validator import validate
 
 from docs.api_reference import dump_openapi
-from rota.api.http.app import HttpApi
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
-from rota.wire.replies import write_reply
-from rota.wire.routes import encode_request, read_request
+from rota.protocol.wire.replies import write_reply
+from rota.protocol.wire.routes import encode_request, read_request
+from rota.server.http.app import HttpApi
 from tests.http.routes import routes_of
 from tests.support.examples import EXAMPLES, Example, name_of
 

@@ -10,10 +10,6 @@ from typing import Any
 
 import pytest
 
-from rota.api.http import connection as http_connection
-from rota.api.http.app import create_app
-from rota.api.http.member_calls import MAX_BODY_BYTES
-from rota.observability.metrics import Metrics
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
@@ -31,6 +27,10 @@ from rota.protocol.messages import (
     SyncGroup,
     SyncReply,
 )
+from rota.server.http import connection as http_connection
+from rota.server.http.app import create_app
+from rota.server.http.member_calls import MAX_BODY_BYTES
+from rota.server.observability.metrics import Metrics
 from tests.http.both_ways import (
     LAST,
     PATH,

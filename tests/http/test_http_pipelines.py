@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from rota.api.http.connection import MAX_WAITING_REQUESTS
+from rota.server.http.connection import MAX_WAITING_REQUESTS
 from tests.http.scripted import ScriptedCoordinator
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")

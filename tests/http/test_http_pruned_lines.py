@@ -11,11 +11,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
-from rota.api.http.app import create_app
+from rota.core.replica.ports import StoreUnavailable
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
-from rota.replica.ports import StoreUnavailable
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.http.app import create_app
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore, MemoryTables
 from tests.http.scripted import ScriptedCoordinator
 from tests.http.serving import serving

@@ -15,13 +15,13 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from rota.api.http.app import create_app
+from rota.core.replica.forwarding import Submitted
+from rota.core.replica.ports import Answer, Cancel
 from rota.protocol.limits import Limits
 from rota.protocol.messages import GetLeader, GetTopic, Heartbeat, JoinGroup, Request, SyncGroup
-from rota.replica.forwarding import Submitted
-from rota.replica.ports import Answer, Cancel
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.http.app import create_app
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.http.serving import serving
 

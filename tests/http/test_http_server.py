@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from rota.api.http.connection import HttpConfig
-from rota.observability.logs import configure_logging
 from rota.protocol.limits import Limits
 from rota.server import lifecycle
 from rota.server.bootstrap import open_services
+from rota.server.http.connection import HttpConfig
 from rota.server.http_server import CannotListen, listen, url_of
+from rota.server.observability.logs import configure_logging
 from rota.server.settings import Address, Settings
 
 

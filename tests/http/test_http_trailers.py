@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from rota.access.sources import Proxies, parse_networks
-from rota.api.http import connection
+from rota.agents.sidecar.serve import _Server as SidecarServer
+from rota.core.access.sources import Proxies, parse_networks
+from rota.server.http import connection
 from rota.server.http_server import HttpServer, listen
 from rota.server.proxies import TrustedProxies
 from rota.server.settings import Address
-from rota.sidecar.serve import _Server as SidecarServer
 from tests.access.guarded import NAMESPACE, Secrets, a_guarded_service
 
 CHUNKED = b"POST /x HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"

@@ -10,8 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from rota.api.http.app import build_fastapi
-from rota.wire.routes import encode_request
+from rota.protocol.wire.routes import encode_request
+from rota.server.http.app import build_fastapi
 from tests.http.scripted import ScriptedCoordinator
 from tests.support.examples import EXAMPLES
 

@@ -10,8 +10,8 @@ from typing import Any
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from rota.api.http.connection import UVICORN, HttpConnection
-from rota.api.http.member_calls import PendingAnswer
+from rota.server.http.connection import UVICORN, HttpConnection
+from rota.server.http.member_calls import PendingAnswer
 from rota.server.http_server import HttpServer
 from tests.http.scripted import ScriptedCoordinator
 

@@ -10,14 +10,14 @@ import httpx
 import pytest
 from starlette.types import Message
 
-from rota.api.http.app import HttpApi, create_app
-from rota.api.http.dependencies import PING_SECONDS
-from rota.api.http.draining import Draining
-from rota.api.http.streams import EventStream
-from rota.observability.metrics import Metrics
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatReply
-from rota.replica.ports import JournalEvent
+from rota.server.http.app import HttpApi, create_app
+from rota.server.http.dependencies import PING_SECONDS
+from rota.server.http.draining import Draining
+from rota.server.http.streams import EventStream
+from rota.server.observability.metrics import Metrics
 from tests.http.scripted import EPOCH, ScriptedCoordinator
 from tests.http.serving import serving
 

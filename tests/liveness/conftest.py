@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from rota.liveness.memory import MemoryLiveness
-from rota.liveness.redis import RedisLiveness
-from rota.replica.ports import Liveness
-from rota.runtime.clock import SystemClock
+from rota.core.replica.ports import Liveness
+from rota.server.liveness.memory import MemoryLiveness
+from rota.server.liveness.redis import RedisLiveness
+from rota.server.runtime.clock import SystemClock
 from tests.support.valkey import ValkeyServer
 
 PATIENT_S = 10.0

@@ -6,7 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from rota.liveness.memory import MemoryLiveness
+from rota.core.replica.forwarding import NoAnswer
+from rota.core.replica.ports import (
+    Answer,
+    Cancel,
+    JournalEvent,
+    Renewal,
+    Replica,
+    ShardClaim,
+    ShardOwner,
+    StoreUnavailable,
+)
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
@@ -19,18 +29,8 @@ from rota.protocol.messages import (
     Request,
     SyncGroup,
 )
-from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import (
-    Answer,
-    Cancel,
-    JournalEvent,
-    Renewal,
-    Replica,
-    ShardClaim,
-    ShardOwner,
-    StoreUnavailable,
-)
-from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
+from rota.server.liveness.memory import MemoryLiveness
+from rota.server.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.testing.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rota.group.sessions import MemberName
-from rota.replica.ports import Liveness, ShardNews
+from rota.core.group.sessions import MemberName
+from rota.core.replica.ports import Liveness, ShardNews
 
 A, B, C = (("default", "orders", f"worker/{name}-ü") for name in "abc")
 SLACK_MS = 5_000

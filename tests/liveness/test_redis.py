@@ -13,15 +13,15 @@ import pytest
 import redis
 import trustme
 
-from rota.group.sessions import MemberName
-from rota.liveness import redis as redis_store
-from rota.liveness.redis import RedisLiveness
+from rota.core.group.sessions import MemberName
+from rota.core.replica.ports import LivenessUnavailable, ShardNews
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import Heartbeat, JoinReply
-from rota.replica.ports import LivenessUnavailable, ShardNews
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.liveness import redis as redis_store
+from rota.server.liveness.redis import RedisLiveness
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.liveness.conftest import PATIENT_S, on
 from tests.runtime.conftest import NOW, a_join

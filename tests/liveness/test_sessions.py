@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.liveness.memory import MemoryLiveness
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, MemberHeartbeat
-from rota.runtime.coordinator import RoutedCoordinator
+from rota.server.liveness.memory import MemoryLiveness
+from rota.server.runtime.coordinator import RoutedCoordinator
 from tests.client.virtual_time import in_virtual_time
 from tests.liveness.stage import GROUP, SESSION_S, Fleet, a_worker, members, owner_and_other
 

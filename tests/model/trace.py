@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import nullcontext
 
-from rota.group import records as r
+from rota.core.group import records as r
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import generation_of
 from rota.protocol.ids import shard_of

@@ -32,7 +32,9 @@ def main() -> int:
     """Run the rooms that were asked for; returns 1 where one of them fails."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("rooms", nargs="*", help="all, unless named")
-    parser.add_argument("--only", nargs="*", default=[], help="play just mutants of these names: 'rota.group.join.*'")
+    parser.add_argument(
+        "--only", nargs="*", default=[], help="play only mutants of these names: 'rota.core.group.join.*'"
+    )
     parser.add_argument("--jobs", type=int, default=2)
     options = parser.parse_args()
     rooms = [ROOMS[name] for name in options.rooms or ROOMS]

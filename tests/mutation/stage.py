@@ -82,7 +82,10 @@ class Room:
 
     @property
     def package(self) -> str:
-        return "storage" if self.modules else self.name
+        """Its path below `rota`."""
+        if self.modules:
+            return "storage"
+        return self.name if self.name == "fencing" else f"core/{self.name}"
 
     @property
     def sources(self) -> list[str]:
@@ -191,7 +194,7 @@ def _listed(texts: list[str] | tuple[str, ...]) -> str:
 
 def room_of(function: str) -> str:
     """The room of a function by its dotted name."""
-    _, package, module, *_ = function.split(".")
+    package, module, *_ = function.removeprefix("rota.").replace("core.", "core/", 1).split(".")
     return next(
         room.name for room in ROOMS.values() if room.package == package and module in (room.modules or (module,))
     )

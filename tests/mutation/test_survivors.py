@@ -32,9 +32,9 @@ def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> stage.Room:
     """A room with a function and three mutants of it: one was found, one survived, one has wrong types."""
     monkeypatch.setattr(stage, "STAGES", tmp_path)
     room = stage.Room("group", ())
-    folder = room.stage / "mutants" / "src" / "rota" / "group"
+    folder = room.stage / "mutants" / "src" / "rota" / "core" / "group"
     folder.mkdir(parents=True)
-    codes = {f"rota.group.numbers.x_twice__mutmut_{number}": code for number, code in ((1, 1), (2, 0), (3, 37))}
+    codes = {f"rota.core.group.numbers.x_twice__mutmut_{number}": code for number, code in ((1, 1), (2, 0), (3, 37))}
     (folder / "numbers.py").write_text(MUTATED)
     (folder / "numbers.py.spans").write_text(json.dumps({"spans": SPANS}))
     (folder / "numbers.py.meta").write_text(json.dumps({"exit_code_by_key": codes}))
@@ -45,9 +45,9 @@ def test_outcomes_are_read_with_the_change_of_each_mutant(played: stage.Room) ->
     mutants = read_outcomes(played)
 
     assert {(mutant.function, mutant.found_by) for mutant in mutants} == {
-        ("rota.group.numbers.twice", TESTS),
-        ("rota.group.numbers.twice", SURVIVED),
-        ("rota.group.numbers.twice", TYPES),
+        ("rota.core.group.numbers.twice", TESTS),
+        ("rota.core.group.numbers.twice", SURVIVED),
+        ("rota.core.group.numbers.twice", TYPES),
     }
     (survivor,) = [mutant for mutant in mutants if mutant.found_by == SURVIVED]
     assert survivor.removed == ("return number * 2 if number else 0",)
@@ -92,7 +92,7 @@ def test_the_last_measurement_is_within_the_bound() -> None:
 
 def _lines_of(function: str) -> set[str]:
     """The lines of a function or method, without indentation, comments included."""
-    _, room, module, *names = function.split(".")
+    room, module, *names = function.removeprefix("rota.").replace("core.", "core/", 1).split(".")
     path = PACKAGE / room / f"{module}.py"
     source = path.read_text()
     node: ast.AST = ast.parse(source)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from rota.group.journal import encode_entry
-from rota.observability.explanation import Explanation, Mood, explain
-from rota.observability.generations import Event, Generation, generations
+from rota.core.group.journal import encode_entry
+from rota.core.types import permits
 from rota.protocol import messages as m
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.wording import duration
-from rota.types import permits
+from rota.server.observability.explanation import Explanation, Mood, explain
+from rota.server.observability.generations import Event, Generation, generations
 from tests.unit.group.driver import (
     GROUP_ID,
     NAMESPACE,

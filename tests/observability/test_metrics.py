@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import pytest
 
-from rota.observability.causes import drop_cause
-from rota.observability.metrics import Metrics
+from rota.core.replica.forwarding import NoAnswer
+from rota.core.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 from rota.protocol.messages import Heartbeat, JoinReply, LeaveGroup, LeavingMember, Protocol, PutTopic, SyncGroup
-from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
-from rota.runtime.coordinator import LocalCoordinator
 from rota.server.health import HealthCheck
+from rota.server.observability.causes import drop_cause
+from rota.server.observability.metrics import Metrics
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.server.telemetry import ServerTelemetry
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, tables, until, until_ready

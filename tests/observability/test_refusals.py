@@ -11,9 +11,9 @@ from functools import partial
 import grpc
 import pytest
 
-from rota.observability import refusals
-from rota.observability.logs import JsonFormatter, configure_logging
-from rota.observability.refusals import IN_ALL, PER_SOURCE, RefusalLog
+from rota.server.observability import refusals
+from rota.server.observability.logs import JsonFormatter, configure_logging
+from rota.server.observability.refusals import IN_ALL, PER_SOURCE, RefusalLog
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, a_guarded_service, bearer
 from tests.grpc.clients import stub

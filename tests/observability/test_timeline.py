@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from rota.group.records import Record
-from rota.observability.timeline import what_happened
+from rota.core.group.records import Record
+from rota.server.observability.timeline import what_happened
 
 LINES: list[tuple[str, dict[str, Any], str]] = [
     ("rebalance_started", {}, "rebalance"),

@@ -12,9 +12,9 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from rota.client.transports.port import Transport
-from rota.observability import tracing
-from rota.observability.otel import OtelSpans
+from rota.protocol import tracing
 from rota.protocol.messages import Heartbeat, JoinGroup, JoinReply, Protocol
+from rota.server.observability.otel import OtelSpans
 from tests.contracts.transports import TIMEOUT_MS, a_transport, namespaces
 
 METADATA = b"what only members may know"

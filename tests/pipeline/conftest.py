@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from rota.demo.workload.generate import generate
 from rota.pipeline.session import start
-from rota.workload.generate import generate
 from tests.pipeline.journals import fleet
 from tests.support.postgres import PostgresServer
 

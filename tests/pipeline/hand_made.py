@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from rota.demo.workload.fleet import SECOND_MS, GroupPlan
+from rota.demo.workload.member import PlayedMember
+from rota.demo.workload.shard import ShardWorld
 from rota.pipeline.advisor import STRATEGIES
 from rota.pipeline.facts.timeouts import Silences
 from rota.pipeline.tables import GOLD, Line
 from rota.pipeline.what_ifs import Known
-from rota.workload.fleet import SECOND_MS, GroupPlan
-from rota.workload.member import PlayedMember
-from rota.workload.shard import ShardWorld
 from tests.pipeline.replaying import fold_lines, replays
 
 Values = dict[str, Any]

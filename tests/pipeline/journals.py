@@ -11,10 +11,10 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from rota.group.journal import encode_entry
+from rota.core.group.journal import encode_entry
+from rota.demo.workload.generate import Wanted
 from rota.pipeline.tables import Line
 from rota.storage.migrate import upgrade
-from rota.workload.generate import Wanted
 from tests.simulation.profiles import PROFILES, Parts, Profile
 from tests.simulation.world import World
 

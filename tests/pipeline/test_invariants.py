@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rota.group.records import IN_USERS_TRANSACTION
+from rota.core.group.records import IN_USERS_TRANSACTION
 from rota.pipeline.tables import Line
 from tests.pipeline.journals import ordered, simulated
 from tests.pipeline.replaying import findings_of

@@ -13,7 +13,9 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from rota.group.rows import RowChanges
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import JournalEvent, ShardBatch
+from rota.demo.workload.generate import generate
 from rota.pipeline.failures import JournalRefused, JournalUnreachable, LinesMissing, WrongIncarnation
 from rota.pipeline.journal import (
     Journal,
@@ -27,10 +29,8 @@ from rota.pipeline.journal import (
     spans_between,
 )
 from rota.pipeline.tables import Line, lines_of
-from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.migrate import upgrade
 from rota.storage.store import SqlStore
-from rota.workload.generate import generate
 from tests.pipeline.journals import UNTIL_MS, fleet, simulated, sqlite_store
 from tests.support.postgres import PostgresServer
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from rota.group.journal import RECORD_KINDS, decode_entry, payload_of
-from rota.group.shard_state import ShardState
-from rota.group.state import Group
+from rota.core.group.journal import RECORD_KINDS, decode_entry, payload_of
+from rota.core.group.shard_state import ShardState
+from rota.core.group.state import Group
 from rota.pipeline.batches import Batches, progress_of, start
 from rota.pipeline.failures import LakeBusy, LakeRefused, LinesMissing, WrongIncarnation, failure_of
 from rota.pipeline.lake import Lake, Snapshot

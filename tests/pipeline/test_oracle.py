@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rota.demo.workload.fleet import HOUR_MS, draw_group
+from rota.demo.workload.shard import ShardWorld
 from rota.pipeline.facts.rebalances import ASSIGNED, DELETED, OUTCOMES, REASSIGNED
 from rota.pipeline.facts.steps import Holding
 from rota.pipeline.sections import FLAPPING
 from rota.pipeline.tables import GOLD, Line
-from rota.workload.fleet import HOUR_MS, draw_group
-from rota.workload.shard import ShardWorld
 from tests.pipeline import oracle
 from tests.pipeline.journals import SIMULATED, UNTIL_MS, ordered, simulated
 from tests.pipeline.replaying import fold_lines

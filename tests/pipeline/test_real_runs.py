@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 import pytest
 
+from rota.demo.workload.writing import COLUMNS
 from rota.pipeline.audit import audit
 from rota.pipeline.batches import Batches, progress_of, start
 from rota.pipeline.failures import LinesMissing
@@ -24,7 +25,6 @@ from rota.pipeline.lake import Lake, Snapshot
 from rota.pipeline.report import make_report
 from rota.pipeline.tables import FOLDED, GOLD, Line, lines_of
 from rota.protocol.causes import CAUSES, Cause
-from rota.workload.writing import COLUMNS
 from tests.faults.load import Crowd, Load
 from tests.pipeline.journals import ordered
 from tests.pipeline.replaying import findings_of, fold_lines

@@ -17,12 +17,12 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from rota.group.journal import encode_entry
-from rota.group.records import Administered, Entry
+from rota.core.group.journal import encode_entry
+from rota.core.group.records import Administered, Entry
+from rota.demo.workload.fleet import HOUR_MS, draw_group
+from rota.demo.workload.shard import ShardWorld
 from rota.pipeline.facts.fact import Row
 from rota.pipeline.tables import GOLD, Line
-from rota.workload.fleet import HOUR_MS, draw_group
-from rota.workload.shard import ShardWorld
 from tests.pipeline.journals import SIMULATED, UNTIL_MS, ordered, simulated
 from tests.pipeline.replaying import fold_lines
 

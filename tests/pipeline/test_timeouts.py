@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rota.group.records import CLASSES, class_end_ms, gap_class
+from rota.core.group.records import CLASSES, class_end_ms, gap_class
 from rota.pipeline.audit import broken_rules
 from rota.pipeline.facts.timeouts import DAY_MS, Silences, recommend, round_up
 from rota.pipeline.tables import GOLD

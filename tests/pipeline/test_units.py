@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from rota.assignors import MemberSubscription, TopicPartition, assign
-from rota.assignors.work import WorkItem, WorkShare
+from rota.core.assignors import MemberSubscription, TopicPartition, assign
+from rota.core.assignors.work import WorkItem, WorkShare
+from rota.core.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
+from rota.core.types.leader import Election, encode_election
+from rota.core.types.permits import PermitShare
+from rota.core.types.permits import encode_share as encode_permit
+from rota.core.types.plain import encode_plain_assignment
+from rota.core.types.worker import encode_share as encode_work
 from rota.pipeline.advisor import ACTUAL
 from rota.pipeline.facts.steps import Holders
 from rota.pipeline.facts.units import LEADERSHIP, decode_shares, load_decoders
 from rota.pipeline.failures import PipelineFailed
 from rota.pipeline.tables import Line
-from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
-from rota.types.leader import Election, encode_election
-from rota.types.permits import PermitShare
-from rota.types.permits import encode_share as encode_permit
-from rota.types.plain import encode_plain_assignment
-from rota.types.worker import encode_share as encode_work
 from tests.pipeline.hand_made import as_dict
 from tests.pipeline.replaying import replays
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from rota.core.replica.ports import StoreRefused
+from rota.demo.workload.fleet import HOUR_MS, draw_group
+from rota.demo.workload.generate import Wanted, generate
+from rota.demo.workload.shard import ShardWorld
 from rota.pipeline.advisor import ACTUAL, STRATEGIES
 from rota.pipeline.tables import ADVISOR, GOLD, Line
 from rota.protocol.causes import CAUSES, Cause
-from rota.replica.ports import StoreRefused
 from rota.storage.verify import verify
-from rota.workload.fleet import HOUR_MS, draw_group
-from rota.workload.generate import Wanted, generate
-from rota.workload.shard import ShardWorld
 from tests.pipeline.journals import ordered
 from tests.pipeline.replaying import findings_of, fold_lines, replays
 

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors import MemberSubscription, assign
-from rota.assignors.alike import Partitions
+from rota.core.assignors import MemberSubscription, assign
+from rota.core.assignors.alike import Partitions
 from rota.pipeline.worlds import Outcome, Seats, World
 from tests.unit.assignors.worlds import deterministic
 

@@ -12,11 +12,11 @@ import httpx
 import psutil
 import pytest
 
-from rota.access.rules import ROLES, Rule
-from rota.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
-from rota.api.peer.messages import EXCHANGE, pack_asked
+from rota.core.access.rules import ROLES, Rule
+from rota.core.access.tokens import RANDOM_BYTES, TokenRecord, mint, parse
 from rota.protocol.messages import ListGroups
 from rota.server.access.tokens import write_tokens
+from rota.server.peer.messages import EXCHANGE, pack_asked
 from tests.support.ports import free_port
 from tests.support.processes import Process, Processes
 

@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 from msgspec.structs import replace
 
-from rota.api.peer import client
+from rota.core.replica.ports import Renewal, ShardBatch, ShardClaim, StoreUnavailable
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, JoinReply, Protocol, SyncGroup
-from rota.replica.ports import Renewal, ShardBatch, ShardClaim, StoreUnavailable
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.peer import client
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore, MemoryTables
 
 NOW = Limits(initial_rebalance_delay_ms=0)

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from rota.access.budgets import BUDGETS, Budgets
-from rota.api.peer.client import GrpcPeers
-from rota.api.peer.server import PeerServer
+from rota.core.access.budgets import BUDGETS, Budgets
+from rota.core.replica.ports import Answer, JournalEvent, Replica
 from rota.protocol.messages import Heartbeat
-from rota.replica.ports import Answer, JournalEvent, Replica
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.peer.client import GrpcPeers
+from rota.server.peer.server import PeerServer
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import EVENTUALLY_S, NOW, FaultyStore
 

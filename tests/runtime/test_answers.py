@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.core.replica.ports import Answer
 from rota.protocol.messages import HeartbeatReply
-from rota.replica.ports import Answer
-from rota.runtime.loop import ANSWERS_OF_A_TURN, Answers, Call
+from rota.server.runtime.loop import ANSWERS_OF_A_TURN, Answers, Call
 
 ANSWER = Answer(HeartbeatReply())
 

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from rota.core.replica import assigning
+from rota.core.types import Generation, ProtocolType, ServerSide, TopicFacts, registry
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     Heartbeat,
@@ -21,10 +23,8 @@ from rota.protocol.messages import (
     SyncReply,
 )
 from rota.protocol.messages import Protocol as Listed
-from rota.replica import assigning
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
-from rota.types import Generation, ProtocolType, ServerSide, TopicFacts, registry
 from tests.runtime.conftest import NOW, FaultyStore, until
 from tests.runtime.test_routing import RunningReplica, a_group_of, a_replica, settled
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from rota.access.document import AccessDocument
-from rota.access.rules import Rule
-from rota.api.access.guard import Guard, GuardedCoordinator
+from rota.core.access.document import AccessDocument
+from rota.core.access.rules import Rule
+from rota.core.replica.forwarding import AskPeer
+from rota.core.replica.ports import JournalEvent, Replica
 from rota.protocol.calls import Action
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -22,10 +23,9 @@ from rota.protocol.messages import (
     PutTopic,
     SyncGroup,
 )
-from rota.replica.forwarding import AskPeer
-from rota.replica.ports import JournalEvent, Replica
-from rota.runtime import loop
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.access.guard import Guard, GuardedCoordinator
+from rota.server.runtime import loop
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.runtime.conftest import EVENTUALLY_S, NOW, FaultyStore, a_join, a_stable_member, until, until_ready
 
 RULES = (Rule("visible", ("anonymous",), frozenset({Action.DESCRIBE}), topics=("t*",)),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
@@ -12,8 +13,7 @@ from rota.protocol.messages import (
     Heartbeat,
     OffsetToCommit,
 )
-from rota.replica.ports import Answer
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready

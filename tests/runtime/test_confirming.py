@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 from msgspec.structs import replace
 
+from rota.core.replica.ports import ShardClaim, StoreUnavailable
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetLeader, Heartbeat, JoinReply, Reply, Request, VerifyFence
-from rota.replica.ports import ShardClaim, StoreUnavailable
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
 

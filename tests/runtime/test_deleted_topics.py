@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from rota.core.replica.ports import ShardBatch
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
@@ -19,8 +20,7 @@ from rota.protocol.messages import (
     PutTopic,
     TopicReply,
 )
-from rota.replica.ports import ShardBatch
-from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, until_ready
 from tests.runtime.test_routing import SHARDS, RunningReplica, a_replica, settled

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.replica.forwarding import POLL_MS, AwaitArrival, ReadOwners, await_owner
-from rota.replica.ports import Replica, ShardOwner
-from rota.runtime.forwarding import Directory
+from rota.core.replica.forwarding import POLL_MS, AwaitArrival, ReadOwners, await_owner
+from rota.core.replica.ports import Replica, ShardOwner
+from rota.server.runtime.forwarding import Directory
 from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 

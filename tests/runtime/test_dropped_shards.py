@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rota.replica.owned_shard import OwnedShard
-from rota.runtime.coordinator import LocalCoordinator
+from rota.core.replica.owned_shard import OwnedShard
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.runtime.conftest import a_stable_member, until
 
 

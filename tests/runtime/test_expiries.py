@@ -9,8 +9,8 @@ from typing import Any
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Heartbeat, JoinReply, SyncGroup
-from rota.runtime.clock import STALL_MS
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.clock import STALL_MS
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, VirtualTimeLoop, in_virtual_time, pause
 from tests.runtime.conftest import a_join

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
-from rota.replica.ports import JournalEvent
-from rota.runtime import loop
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.following import Follower
+from rota.server.runtime import loop
+from rota.server.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.following import Follower
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import a_join, a_stable_member, until
 from tests.runtime.test_routing import RunningReplica, a_group_of, a_replica, fleet, settled

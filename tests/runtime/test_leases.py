@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from rota.group.rows import ShardImage
-from rota.replica.known_owners import UNCLAIMED_MS
-from rota.replica.ports import Renewal, Replica, ShardClaim, ShardOwner
-from rota.runtime.coordinator import LocalCoordinator
+from rota.core.group.rows import ShardImage
+from rota.core.replica.known_owners import UNCLAIMED_MS
+from rota.core.replica.ports import Renewal, Replica, ShardClaim, ShardOwner
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore, MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import NOW

@@ -11,10 +11,25 @@ from typing import Any
 import grpc
 import pytest
 
-from rota.api.peer import client, messages
-from rota.api.peer import server as server_of_peers
-from rota.api.peer.client import GrpcPeers
-from rota.api.peer.messages import (
+from rota.core.replica.forwarding import NoAnswer
+from rota.core.replica.ports import Answer, JournalEvent, Replica
+from rota.protocol.calls import refuse
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
+from rota.protocol.messages import (
+    CommitOffsets,
+    Heartbeat,
+    HeartbeatReply,
+    JoinGroup,
+    ListTopics,
+    ListTopicsReply,
+    OffsetToCommit,
+    Protocol,
+)
+from rota.server.peer import client, messages
+from rota.server.peer import server as server_of_peers
+from rota.server.peer.client import GrpcPeers
+from rota.server.peer.messages import (
     EVENTS_AHEAD,
     EXCHANGE,
     MAX_BATCH_BYTES,
@@ -31,24 +46,9 @@ from rota.api.peer.messages import (
     pack_asked,
     unpack,
 )
-from rota.api.peer.secret import shown
-from rota.api.peer.server import PeerServer
-from rota.protocol.calls import refuse
-from rota.protocol.errors import ErrorCode
-from rota.protocol.ids import shard_of
-from rota.protocol.messages import (
-    CommitOffsets,
-    Heartbeat,
-    HeartbeatReply,
-    JoinGroup,
-    ListTopics,
-    ListTopicsReply,
-    OffsetToCommit,
-    Protocol,
-)
-from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer, JournalEvent, Replica
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.peer.secret import shown
+from rota.server.peer.server import PeerServer
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import EVENTUALLY_S, a_join, a_stable_member, until
 from tests.runtime.peers import (

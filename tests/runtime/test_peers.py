@@ -13,18 +13,18 @@ import grpc
 import pytest
 from pydantic import ValidationError
 
-from rota.access.budgets import Budgets, Share
-from rota.api.peer import server as server_of_peers
-from rota.api.peer import unproven
-from rota.api.peer.client import GrpcPeers
-from rota.api.peer.server import MOST_STRANGERS, PeerServer
+from rota.core.access.budgets import Budgets, Share
+from rota.core.replica.forwarding import NoAnswer
+from rota.core.replica.ports import Answer, JournalEvent, Replica
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     ListTopics,
 )
-from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer, JournalEvent, Replica
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.peer import server as server_of_peers
+from rota.server.peer import unproven
+from rota.server.peer.client import GrpcPeers
+from rota.server.peer.server import MOST_STRANGERS, PeerServer
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.server.settings import Settings
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import EVENTUALLY_S, until

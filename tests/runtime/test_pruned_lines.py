@@ -6,12 +6,12 @@ import asyncio
 
 import pytest
 
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.errors import LinesPruned, ReaderIsAhead
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
-from rota.replica.ports import JournalEvent
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.following import PAGE, Follower
+from rota.server.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.following import PAGE, Follower
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import FaultyStore, a_join, until
 from tests.runtime.test_following import Listener

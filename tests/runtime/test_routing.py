@@ -13,9 +13,10 @@ from sys import getrefcount
 import pytest
 from msgspec.structs import replace
 
-from rota.api.peer.client import GrpcPeers
-from rota.api.peer.server import PeerServer
-from rota.liveness.memory import MemoryLiveness
+from rota.core.replica import forwarding
+from rota.core.replica.forwarding import UNANSWERED, Submitted
+from rota.core.replica.ports import Answer, Replica, ShardNews
+from rota.core.types.plain import decode_plain_assignment
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
@@ -42,13 +43,12 @@ from rota.protocol.messages import (
     SyncGroup,
     SyncReply,
 )
-from rota.replica import forwarding
-from rota.replica.forwarding import UNANSWERED, Submitted
-from rota.replica.ports import Answer, Replica, ShardNews
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
+from rota.server.liveness.memory import MemoryLiveness
+from rota.server.peer.client import GrpcPeers
+from rota.server.peer.server import PeerServer
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.testing.memory import MemoryTables
-from rota.types.plain import decode_plain_assignment
 from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until
 
 SHARDS = 16

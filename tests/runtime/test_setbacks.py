@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from rota.core.replica.going_back import Setback
+from rota.core.replica.ports import Floor, StoreUnavailable
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat
-from rota.replica.going_back import Setback
-from rota.replica.ports import Floor, StoreUnavailable
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.telemetry import Telemetry
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.telemetry import Telemetry
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
 from tests.simulation.setbacks import SetbackTables
 

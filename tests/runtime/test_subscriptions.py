@@ -7,6 +7,8 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from rota.core.replica.owned_shard import APPEND_LATEST_MS
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     GetLeader,
@@ -18,9 +20,7 @@ from rota.protocol.messages import (
     LeavingMember,
     MemberHeartbeat,
 )
-from rota.replica.owned_shard import APPEND_LATEST_MS
-from rota.replica.ports import JournalEvent
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import FaultyStore, a_join, a_stable_member, until

@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from rota.group.state import Timer, TimerKind
-from rota.runtime.clock import BATCH, STALL_MS, Clock, SystemClock, TimerQueue
+from rota.core.group.state import Timer, TimerKind
+from rota.server.runtime.clock import BATCH, STALL_MS, Clock, SystemClock, TimerQueue
 
 
 class HandClock(Clock):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.core.replica.ports import Replica
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import DeleteTopic, GetTopic, ListGroups, ListTopics, ListTopicsReply, PutTopic, TopicReply
-from rota.replica.ports import Replica
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, until
 from tests.runtime.test_routing import OF_TOPICS, RunningReplica, a_replica, settled

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rota.group.rows import ShardImage
-from rota.replica.owned_shard import OwnedShard
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.telemetry import Telemetry
+from rota.core.group.rows import ShardImage
+from rota.core.replica.owned_shard import OwnedShard
+from rota.server.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.telemetry import Telemetry
 from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime.conftest import NOW

@@ -7,12 +7,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rota.group.rows import OffsetRow, SideCommit
+from rota.core.group.rows import OffsetRow, SideCommit
+from rota.core.replica.owned_shard import OwnedShard
+from rota.core.replica.ports import Answer
 from rota.protocol.messages import FetchOffsets, FetchReply, LeaveGroup, LeavingMember
-from rota.replica.owned_shard import OwnedShard
-from rota.replica.ports import Answer
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     DescribeGroup,
@@ -19,8 +20,7 @@ from rota.protocol.messages import (
     Protocol,
     SyncGroup,
 )
-from rota.replica.ports import Answer
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from tests.runtime.conftest import a_join, a_stable_member
 
 

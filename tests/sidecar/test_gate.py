@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rota.sidecar.listening import CannotListen, bound
-from rota.sidecar.settings import Address
+from rota.agents.sidecar.listening import CannotListen, bound
+from rota.agents.sidecar.settings import Address
 from tests.sidecar.sidecars import Sidecars
 
 pytestmark = pytest.mark.processes

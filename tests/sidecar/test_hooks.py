@@ -15,14 +15,14 @@ import httpx
 import pytest
 import trustme
 
+from rota.agents.sidecar.changes import Change
+from rota.agents.sidecar.hooks.command import CommandHook
+from rota.agents.sidecar.hooks.dispatch import Dispatcher, HookFailed
+from rota.agents.sidecar.hooks.file import StatusFile
+from rota.agents.sidecar.hooks.pod_label import Pod, PodLabel
+from rota.agents.sidecar.hooks.webhook import Webhook
+from rota.agents.sidecar.status import State, Status
 from rota.protocol.fencing_token import fencing_token
-from rota.sidecar.changes import Change
-from rota.sidecar.hooks.command import CommandHook
-from rota.sidecar.hooks.dispatch import Dispatcher, HookFailed
-from rota.sidecar.hooks.file import StatusFile
-from rota.sidecar.hooks.pod_label import Pod, PodLabel
-from rota.sidecar.hooks.webhook import Webhook
-from rota.sidecar.status import State, Status
 from tests.sidecar.sidecars import Received, Receiver, Sidecars
 from tests.support.ports import free_port
 

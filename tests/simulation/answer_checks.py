@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rota.core.types import server_side
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
-from rota.types import server_side
 from tests.simulation.history import Call
 from tests.simulation.ledger import GroupAccount, Ledger, account_since
 from tests.simulation.maintenance_checks import check_refused_newcomer

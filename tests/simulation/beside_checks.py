@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rota.group import records as r
+from rota.core.group import records as r
+from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from rota.protocol.messages import FetchOffsets, FetchReply
-from rota.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from tests.simulation.history import GroupKey, Landed, UserCommit
 from tests.simulation.ledger import GroupAccount
 from tests.simulation.scan import Scan

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from rota.group import offsets, rebalance, shard, succession, sync
-from rota.group.state import STABLE
+from rota.core.group import offsets, rebalance, shard, succession, sync
+from rota.core.group.state import STABLE
+from rota.core.replica.known_owners import KnownOwners
+from rota.core.replica.owned_shard import Prerequisite, prerequisites
 from rota.protocol.errors import ErrorCode
-from rota.replica.known_owners import KnownOwners
-from rota.replica.owned_shard import Prerequisite, prerequisites
-from rota.runtime import coordinator
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.runtime import coordinator
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage import prune_plan
 from rota.testing import memory
 from tests.simulation import journal_readers

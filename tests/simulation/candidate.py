@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import cached_property
 from random import Random
 
-from rota.membership import Assigned
+from rota.core.membership import Assigned
+from rota.core.types.leader import PROTOCOL_NAMES, PROTOCOL_TYPE, Candidate, encode_candidate, successor_of
 from rota.protocol.messages import Protocol
-from rota.types.leader import PROTOCOL_NAMES, PROTOCOL_TYPE, Candidate, encode_candidate, successor_of
 from tests.simulation.cooperative import CooperativeMember
 from tests.simulation.operators import ForcedRebalances
 

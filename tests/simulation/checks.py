@@ -9,7 +9,7 @@ candidate outranks a leader for long.
 
 from __future__ import annotations
 
-from rota.group.records import settles
+from rota.core.group.records import settles
 from tests.simulation.answer_checks import check_answer
 from tests.simulation.beside_checks import check_fence_at_commit
 from tests.simulation.history import Call, History, Landed

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from rota.assignors import MemberSubscription, TopicPartition, assign
 from rota.client.consumer_protocol import PROTOCOL_TYPE, TopicRole
-from rota.membership import Assigned, Event, Lost, RebalanceStarted, State
+from rota.core.assignors import MemberSubscription, TopicPartition, assign
+from rota.core.membership import Assigned, Event, Lost, RebalanceStarted, State
+from rota.core.types.consumer import decode_subscription
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, DescribeReply, JoinedMember, Protocol, Reply
 from rota.protocol.texts import TOPICS_CHANGED
-from rota.types.consumer import decode_subscription
 from tests.simulation.member import TOPIC, Member, Share, decode_share, encode_share
 
 STRATEGY = "cooperative-sticky"

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from itertools import product
 
-from rota.group.shard import Shard
-from rota.group.state import GroupState, Result, TimerKind
+from rota.core.group.shard import Shard
+from rota.core.group.state import GroupState, Result, TimerKind
 from rota.protocol.messages import HeartbeatManyReply, LeaveReply, Reply
 
 NO_GROUP = "none"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from rota.replica.forwarding import NoAnswer
-from rota.runtime.coordinator import LocalCoordinator
+from rota.core.replica.forwarding import NoAnswer
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
 from tests.runtime import test_confirming, test_waiting

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rota.group.rows import ShardImage
-from rota.group.shard_state import ShardState
-from rota.group.state import Group
+from rota.core.group.rows import ShardImage
+from rota.core.group.shard_state import ShardState
+from rota.core.group.state import Group
 
 
 def facts_of(shard: ShardState) -> dict[str, Any]:

@@ -7,8 +7,8 @@ from typing import Any
 
 from msgspec import structs
 
-from rota.group import describe, join, offsets, rebalance, sessions, shard, shard_state, state, sync
-from rota.group.records import (
+from rota.core.group import describe, join, offsets, rebalance, sessions, shard, shard_state, state, sync
+from rota.core.group.records import (
     AssignmentSynced,
     GenerationCompleted,
     MemberExpired,
@@ -17,9 +17,9 @@ from rota.group.records import (
     OffsetsCommitted,
     Trigger,
 )
-from rota.group.rows import RowChanges
-from rota.group.sessions import check_member
-from rota.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, Result
+from rota.core.group.rows import RowChanges
+from rota.core.group.sessions import check_member
+from rota.core.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, Result
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import FenceReply, SyncGroup

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rota.group.records import Entry
+from rota.core.group.records import Entry
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request
 

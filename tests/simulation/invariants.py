@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from rota.group.assignment import server_side_of
-from rota.group.state import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
-from rota.group.succession import due_preemption
+from rota.core.group.assignment import server_side_of
+from rota.core.group.state import COMPLETING_REBALANCE, DEAD, EMPTY, PREPARING_REBALANCE, STABLE, Group, Member
+from rota.core.group.succession import due_preemption
 from rota.protocol.fencing_token import LAST_TAKEOVER
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from rota.group import records as r
-from rota.group.journal import has_cause, wrong_cause
+from rota.core.group import records as r
+from rota.core.group.journal import has_cause, wrong_cause
+from rota.core.types import server_side
+from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from rota.protocol.messages import CommitOffsets
-from rota.types import server_side
-from rota.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from tests.simulation.beside_checks import EMPTIED, check_limits, check_step_down, check_taken_in, is_of_user
 from tests.simulation.history import Landed
 from tests.simulation.ledger import GroupAccount

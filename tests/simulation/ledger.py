@@ -8,12 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from rota.group import records as r
-from rota.group.journal import TELLING
-from rota.group.rows import MemberImage
+from rota.core.group import records as r
+from rota.core.group.journal import TELLING
+from rota.core.group.rows import MemberImage
+from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
+from rota.core.types.leader import decode_candidate
 from rota.protocol.fencing_token import fencing_token
-from rota.types.leader import PROTOCOL_TYPE as LEADER_TYPE
-from rota.types.leader import decode_candidate
 from tests.simulation.history import GroupKey, Landed
 
 

@@ -8,10 +8,10 @@ from copy import deepcopy
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.group.sessions import MemberName
-from rota.liveness.memory import MemoryLiveness
-from rota.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
-from rota.replica.shared_liveness import AWAY_MS
+from rota.core.group.sessions import MemberName
+from rota.core.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
+from rota.core.replica.shared_liveness import AWAY_MS
+from rota.server.liveness.memory import MemoryLiveness
 from rota.testing.scheduler import Process
 
 if TYPE_CHECKING:

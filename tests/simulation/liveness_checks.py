@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rota.group import records as r
-from rota.group.records import MemberEnd
+from rota.core.group import records as r
+from rota.core.group.records import MemberEnd
+from rota.core.replica.owned_shard import GRACE_MS, STILL_HERE_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import Heartbeat
-from rota.replica.owned_shard import GRACE_MS, STILL_HERE_MS
 from tests.simulation.history import Departure, History
 from tests.simulation.liveness import LivenessServer
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rota.group import records as r
+from rota.core.group import records as r
+from rota.core.types.leader import PROTOCOL_TYPE, decode_candidate, successor_of
 from rota.protocol import messages as m
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
-from rota.types.leader import PROTOCOL_TYPE, decode_candidate, successor_of
 from tests.simulation.beside_checks import STEP_DOWN
 from tests.simulation.history import Landed
 from tests.simulation.ledger import GroupAccount

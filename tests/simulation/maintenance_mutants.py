@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from rota.group import join, maintenance, rebalance, shard, state, succession, sync
-from rota.types import leader
+from rota.core.group import join, maintenance, rebalance, shard, state, succession, sync
+from rota.core.types import leader
 from tests.simulation import invariants
 from tests.simulation.registry import Patch, mutant
 

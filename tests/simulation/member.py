@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.membership import (
+from rota.core.membership import (
     Assigned,
     Event,
     Failed,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from rota.membership import answers, machine
-from rota.membership.events import Event
+from rota.core.membership import answers, machine
+from rota.core.membership.events import Event
 from tests.simulation.registry import Patch, mutant
 
 

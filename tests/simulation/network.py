@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, JoinGroup, JoinReply, Reply, Request, SyncGroup
-from rota.replica.ports import Answer
 from rota.testing.scheduler import Process
 from tests.simulation.history import Call
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from msgspec.structs import replace
 
-from rota.membership import MembershipSettings
+from rota.core.membership import MembershipSettings
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (

@@ -7,10 +7,10 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rota.core.replica import forwarding
+from rota.core.replica.forwarding import NoAnswer
+from rota.core.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 from rota.protocol.messages import Heartbeat, Request, parks_for_ms
-from rota.replica import forwarding
-from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 from tests.simulation.network import may_repeat
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class PeersOfReplica:
             self.world.violation(f"L6 {request} is parked at a peer of a replica that has stopped")
 
     def submit(self, peer: Replica, request: Request, done: Callable[[Answer | NoAnswer], None]) -> Cancel:
-        """Ask a peer; see `rota.runtime.forwarding.Peers`."""
+        """Ask a peer; see `rota.server.runtime.forwarding.Peers`."""
 
         async def ask() -> None:
             done(await self._asked(peer, request))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from rota.group import records as r
+from rota.core.group import records as r
+from rota.core.types import units_of
 from rota.protocol.causes import Cause
-from rota.types import units_of
 
 
 class QuarantineAccount:

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from rota.core.replica.forwarding import shard_of_request
+from rota.core.replica.going_back import StoreMemory
+from rota.core.replica.owned_shard import OwnedShard
+from rota.core.replica.ports import Answer
 from rota.protocol.messages import (
     CommitOffsets,
     Heartbeat,
@@ -16,12 +20,8 @@ from rota.protocol.messages import (
     SyncGroup,
     parks_for_ms,
 )
-from rota.replica.forwarding import shard_of_request
-from rota.replica.going_back import StoreMemory
-from rota.replica.owned_shard import OwnedShard
-from rota.replica.ports import Answer
-from rota.runtime.clock import Clock
-from rota.runtime.coordinator import RoutedCoordinator
+from rota.server.runtime.clock import Clock
+from rota.server.runtime.coordinator import RoutedCoordinator
 from rota.testing.scheduler import Process
 from tests.simulation.liveness import LivenessOfReplica
 from tests.simulation.loop import ProcessLoop

@@ -7,15 +7,15 @@ from typing import Any
 
 from msgspec import structs
 
-from rota.group import assignment, records, shard
+from rota.core.group import assignment, records, shard
+from rota.core.replica import assigning, forwarding, leases, owned_shard
+from rota.core.replica.leases import DropClosed, Leases, Serve
+from rota.core.replica.owned_shard import GroupCommit, Landed, Now, OwnedShard, Ready
+from rota.core.replica.ports import Answer, StoreUnavailable
+from rota.core.replica.shared_liveness import SharedLiveness
+from rota.core.types import worker_server
 from rota.protocol.errors import ErrorCode
-from rota.replica import assigning, forwarding, leases, owned_shard
-from rota.replica.leases import DropClosed, Leases, Serve
-from rota.replica.owned_shard import GroupCommit, Landed, Now, OwnedShard, Ready
-from rota.replica.ports import Answer, StoreUnavailable
-from rota.replica.shared_liveness import SharedLiveness
 from rota.testing import memory
-from rota.types import worker_server
 from tests.simulation.registry import Patch, mutant
 
 # --- the order of commit and answer -------------------------------------------------------------------

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rota.replica.leases import Leases
-from rota.replica.owned_shard import OwnedShard
-from rota.replica.ports import LivenessUnavailable, StoreUnavailable
-from rota.replica.shared_liveness import UNAVAILABLE
-from rota.runtime.loop import ShardLoop
-from rota.runtime.ownership import Ownership
-from rota.runtime.sessions import SharedSessions
+from rota.core.replica.leases import Leases
+from rota.core.replica.owned_shard import OwnedShard
+from rota.core.replica.ports import LivenessUnavailable, StoreUnavailable
+from rota.core.replica.shared_liveness import UNAVAILABLE
+from rota.server.runtime.loop import ShardLoop
+from rota.server.runtime.ownership import Ownership
+from rota.server.runtime.sessions import SharedSessions
 from tests.simulation.registry import Patch, mutant
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rota.group.records import GenerationCompleted
+from rota.core.group.records import GenerationCompleted
+from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, RebalanceGroup, SyncGroup
-from rota.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from tests.simulation.history import Call, GroupKey, History, Landed, UserCommit
 from tests.simulation.profiles import Profile
 

@@ -8,16 +8,16 @@ from collections.abc import Sequence
 from random import Random
 from typing import TYPE_CHECKING
 
-from rota.group.state import Group
-from rota.membership import Assigned, State
+from rota.core.group.state import Group
+from rota.core.membership import Assigned, State
+from rota.core.replica.assigning import Compute, Outcome
+from rota.core.types.consumer import PROTOCOL_TYPE
+from rota.core.types.plain import decode_plain_assignment
+from rota.core.types.worker import decode_share
+from rota.core.types.worker_server import PROTOCOL_NAME
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Protocol, PutTopic, Reply
-from rota.replica.assigning import Compute, Outcome
-from rota.runtime import assigning
-from rota.types.consumer import PROTOCOL_TYPE
-from rota.types.plain import decode_plain_assignment
-from rota.types.worker import decode_share
-from rota.types.worker_server import PROTOCOL_NAME
+from rota.server.runtime import assigning
 from tests.simulation.member import TOPIC, Member
 from tests.simulation.network import Client
 

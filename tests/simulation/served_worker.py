@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from rota.assignors.work import CONNECTOR, WorkItem
-from rota.membership import Assigned, State
+from rota.core.assignors.work import CONNECTOR, WorkItem
+from rota.core.membership import Assigned, State
+from rota.core.types.worker import PROTOCOL_TYPE, WorkerState, decode_share, encode_state
+from rota.core.types.worker_server import PROTOCOL_NAME
 from rota.protocol.messages import Protocol
-from rota.types.worker import PROTOCOL_TYPE, WorkerState, decode_share, encode_state
-from rota.types.worker_server import PROTOCOL_NAME
 from tests.simulation.cooperative import CooperativeMember
 from tests.simulation.member import TOPIC
 

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any, NamedTuple
 
-from rota.group import records as r
+from rota.core.group import records as r
+from rota.core.replica.going_back import Known, Setback, is_setback
+from rota.core.replica.owned_shard import Batch
+from rota.core.replica.ports import Floor, ShardClaim, ShardOwner
 from rota.protocol.ids import shard_of
-from rota.replica.going_back import Known, Setback, is_setback
-from rota.replica.owned_shard import Batch
-from rota.replica.ports import Floor, ShardClaim, ShardOwner
 from rota.testing.scheduler import Process
 from tests.simulation.history import GroupKey, Landed
 from tests.simulation.profiles import Parts, Profile

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.group.records import (
+from rota.core.group.records import (
     AssignmentFailed,
     Entry,
     GenerationCompleted,
@@ -12,8 +12,8 @@ from rota.group.records import (
     OffsetsDeleted,
     RebalanceStarted,
 )
-from rota.group.shard_state import ShardState
-from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE
+from rota.core.group.shard_state import ShardState
+from rota.core.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,

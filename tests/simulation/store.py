@@ -8,13 +8,12 @@ from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.group.journal import decode_entry
-from rota.group.records import Entry
-from rota.group.rows import ShardImage, SideCommit
-from rota.group.shard_state import ShardState
-from rota.protocol.errors import check_in_journal
-from rota.replica.owned_shard import Batch
-from rota.replica.ports import (
+from rota.core.group.journal import decode_entry
+from rota.core.group.records import Entry
+from rota.core.group.rows import ShardImage, SideCommit
+from rota.core.group.shard_state import ShardState
+from rota.core.replica.owned_shard import Batch
+from rota.core.replica.ports import (
     Floor,
     JournalEvent,
     Renewal,
@@ -24,6 +23,7 @@ from rota.replica.ports import (
     ShardOwner,
     StoreUnavailable,
 )
+from rota.protocol.errors import check_in_journal
 from rota.testing.memory import MemoryTables
 from rota.testing.scheduler import Process, Scheduler
 from tests.simulation.facts import OffsetName, facts_of, without_offsets

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from rota.group import shard as shards
-from rota.group.join import pass_generations
-from rota.membership.standing import Standing
-from rota.replica.going_back import StoreMemory
-from rota.replica.leases import Leases
-from rota.replica.ports import Floor
-from rota.runtime.loop import ShardLoop
-from rota.runtime.ownership import Ownership
+from rota.core.group import shard as shards
+from rota.core.group.join import pass_generations
+from rota.core.membership.standing import Standing
+from rota.core.replica.going_back import StoreMemory
+from rota.core.replica.leases import Leases
+from rota.core.replica.ports import Floor
+from rota.server.runtime.loop import ShardLoop
+from rota.server.runtime.ownership import Ownership
 from rota.testing.memory import MemoryTables
 from tests.simulation.setbacks import run_setback_seed
 from tests.simulation.sim import SETBACKS, Choice, failures_of, run_seeds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.group.rows import OffsetRow
+from rota.core.group.rows import OffsetRow
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import DeleteOffsets, FetchOffsets, Request, TopicPartitions

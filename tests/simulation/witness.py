@@ -7,20 +7,20 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rota.group.assignment import AssignmentJob
-from rota.group.records import AssignmentSynced
-from rota.group.rows import SideCommit
-from rota.group.state import Result, Timer, TimerKind
+from rota.core.group.assignment import AssignmentJob
+from rota.core.group.records import AssignmentSynced
+from rota.core.group.rows import SideCommit
+from rota.core.group.state import Result, Timer, TimerKind
+from rota.core.replica.forwarding import Submitted
+from rota.core.replica.going_back import Setback
+from rota.core.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
+from rota.core.replica.ports import Answer, Cancel, JournalEvent
+from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetLeader, GetTopic, GroupRequest, Heartbeat, HeartbeatMany, JoinGroup, Request
-from rota.replica.forwarding import Submitted
-from rota.replica.going_back import Setback
-from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard, Ready
-from rota.replica.ports import Answer, Cancel, JournalEvent
-from rota.runtime.coordinator import LocalCoordinator
-from rota.runtime.telemetry import Telemetry
-from rota.types.leader import PROTOCOL_TYPE as LEADER_TYPE
+from rota.server.runtime.coordinator import LocalCoordinator
+from rota.server.runtime.telemetry import Telemetry
 from tests.simulation.coverage import outcome_of_request, outcome_of_step, outcomes_of_reply, state_of
 from tests.simulation.history import Stall
 from tests.simulation.invariants import check_group

@@ -11,17 +11,17 @@ import traceback
 from collections.abc import Sequence
 from random import Random
 
-from rota.group.shard import Shard
-from rota.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, GroupState
+from rota.core.group.shard import Shard
+from rota.core.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, GroupState
+from rota.core.replica.forwarding import shard_of_request
+from rota.core.replica.going_back import Setback
+from rota.core.replica.owned_shard import OwnedShard
+from rota.core.replica.ports import ShardClaim
+from rota.core.types.leader import decode_candidate
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
-from rota.replica.forwarding import shard_of_request
-from rota.replica.going_back import Setback
-from rota.replica.owned_shard import OwnedShard
-from rota.replica.ports import ShardClaim
 from rota.testing.scheduler import Scheduler
-from rota.types.leader import decode_candidate
 from tests.simulation.candidate import LEADERSHIP
 from tests.simulation.facts import facts_of, image_differences, without_offsets
 from tests.simulation.freezes import CLOCKS_DIFFER_MS, wait_for_their_end

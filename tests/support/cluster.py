@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
 
-from rota.replica.leases import preferred_owners
+from rota.core.replica.leases import preferred_owners
 from tests.support.cluster_network import ProxiedNetwork
 from tests.support.cluster_wiring import POSTGRES, REDIS, Network, Ports, ReplicaPorts
 from tests.support.places import THIS_MACHINE, Place

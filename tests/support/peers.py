@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.api.peer.client import GrpcPeers
+from rota.core.replica.forwarding import NoAnswer
+from rota.core.replica.ports import Answer, Replica
 from rota.protocol.messages import Request
-from rota.replica.forwarding import NoAnswer
-from rota.replica.ports import Answer, Replica
+from rota.server.peer.client import GrpcPeers
 
 
 async def asked(peers: GrpcPeers, peer: Replica, request: Request) -> Answer | NoAnswer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rota.assignors import registry
+from rota.core.assignors import registry
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rota.membership import Event, Membership, MembershipSettings, State
+from rota.core.membership import Event, Membership, MembershipSettings, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     Heartbeat,

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from rota.protocol.calls import CALLS, Action
 from rota.protocol.messages import ForgetTopic, HeartbeatMany, Request
+from rota.protocol.wire.rpcs import RPCS
 from rota.v1 import admin_pb2, coordinator_pb2
-from rota.wire.rpcs import RPCS
 
 SERVED = [call for call in CALLS.values() if call.path]
 BY_HAND = {"HeartbeatMany", "FindCoordinator", "RemoveMembers", "Session", "WatchGroup"}

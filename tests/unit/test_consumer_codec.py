@@ -9,9 +9,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rota.assignors import TopicPartition
-from rota.types import MalformedMetadata, subscribed_topics
-from rota.types.consumer import (
+from rota.core.assignors import TopicPartition
+from rota.core.types import MalformedMetadata, subscribed_topics
+from rota.core.types.consumer import (
     LATEST_VERSION,
     Assignment,
     Subscription,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rota.membership import (
+from rota.core.membership import (
     Assigned,
     AssignmentFailed,
     Failed,
@@ -18,7 +18,7 @@ from rota.membership import (
     Rejected,
     State,
 )
-from rota.membership.events import REFUSALS
+from rota.core.membership.events import REFUSALS
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from rota.membership import Assigned, Rejected, State, Unreachable
+from rota.core.membership import Assigned, Rejected, State, Unreachable
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (

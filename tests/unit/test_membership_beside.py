@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rota.membership import Lost, RebalanceStarted, State
+from rota.core.membership import Lost, RebalanceStarted, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.membership import Assigned, JoinedAsLeader, Lost, RebalanceStarted, State
+from rota.core.membership import Assigned, JoinedAsLeader, Lost, RebalanceStarted, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from rota.membership import (
+from rota.core.membership import (
     Assigned,
     Event,
     Lost,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rota.membership import Assigned, Lost, RebalanceStarted, State
+from rota.core.membership import Assigned, Lost, RebalanceStarted, State
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinGroup, JoinReply

@@ -6,8 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rota.membership import Event, JoinedAsLeader, Membership, MembershipRequest, MembershipSettings, RebalanceStarted
-from rota.membership.events import FINAL
+from rota.core.membership import (
+    Event,
+    JoinedAsLeader,
+    Membership,
+    MembershipRequest,
+    MembershipSettings,
+    RebalanceStarted,
+)
+from rota.core.membership.events import FINAL
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,

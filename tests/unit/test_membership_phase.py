@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rota.membership import Assigned, Lost, State
-from rota.membership.backoff import Pace
-from rota.membership.deadline import JoinPhase
+from rota.core.membership import Assigned, Lost, State
+from rota.core.membership.backoff import Pace
+from rota.core.membership.deadline import JoinPhase
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinReply, LeaveReply, Protocol, SyncGroup

@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from rota.membership import MembershipSettings, State
-from rota.membership.backoff import Backoff, Pace
-from rota.membership.deadline import LocalDeadline
+from rota.core.membership import MembershipSettings, State
+from rota.core.membership.backoff import Backoff, Pace
+from rota.core.membership.deadline import LocalDeadline
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import (

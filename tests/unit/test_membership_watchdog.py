@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.membership.deadline import ProcessingWatchdog
+from rota.core.membership.deadline import ProcessingWatchdog
 
 
 def test_it_barks_when_the_interval_is_over_without_progress() -> None:

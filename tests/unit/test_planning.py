@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rota.assignors import GroupAssignment, GroupSubscription, PartitionStrategy, TopicPartition, register_strategy
+from rota.core.assignors import GroupAssignment, GroupSubscription, PartitionStrategy, TopicPartition, register_strategy
+from rota.core.types import TopicFacts
+from rota.core.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
+from rota.core.types.plan import Hypothesis, PlannedMember, PlannedMove, PlannedRebalance, plan_rebalance
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.types import TopicFacts
-from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
-from rota.types.plan import Hypothesis, PlannedMember, PlannedMove, PlannedRebalance, plan_rebalance
 from tests.support.strategies import registered_for_one_test
 from tests.unit.group.driver import KEY, Core, a_join, a_stable_group, an_empty_shard
 from tests.unit.group.served import a_served_group, candidates, finish

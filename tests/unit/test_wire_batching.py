@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from rota.protocol.wire.batching import MAX_BATCH, MAX_BATCH_BYTES, dump_next, split_batch
 from rota.v1.coordinator_pb2 import JoinGroupRequest, SessionRequest
-from rota.wire.batching import MAX_BATCH, MAX_BATCH_BYTES, dump_next, split_batch
 
 
 def sizes(count: int, of_bytes: int = 0) -> list[int]:

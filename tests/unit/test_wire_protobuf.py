@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from rota.protocol.limits import Limits
 from rota.protocol.messages import JoinGroup, Protocol
-from rota.wire.rpcs import RPCS
+from rota.protocol.wire.rpcs import RPCS
 
 JOIN = RPCS[JoinGroup]
 REQUEST = JoinGroup("n", "g", "worker", (Protocol("range", b""),), session_timeout_ms=1_000, rebalance_timeout_ms=0)

@@ -9,7 +9,7 @@ import pytest
 from rota.protocol import messages as m
 from rota.protocol.calls import REPLY_OF
 from rota.protocol.errors import ErrorCode
-from rota.wire.replies import MalformedReply, decode_reply, encode_reply
+from rota.protocol.wire.replies import MalformedReply, decode_reply, encode_reply
 
 REPLIES: list[m.Reply] = [
     m.JoinReply(pending=True, member_id="m-1"),

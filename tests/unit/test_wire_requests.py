@@ -18,9 +18,9 @@ from rota.protocol.calls import CALLS
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.filters import STATE_NAMES, STATES_PATTERN
 from rota.protocol.limits import Limits
-from rota.wire.documents import dump_document, parse_document
-from rota.wire.routes import REQUESTS as SHAPES
-from rota.wire.routes import encode_request, read_query, read_request
+from rota.protocol.wire.documents import dump_document, parse_document
+from rota.protocol.wire.routes import REQUESTS as SHAPES
+from rota.protocol.wire.routes import encode_request, read_query, read_request
 
 LIMITS = Limits()
 GROUP = {"namespace": "default", "group_id": "indexers:v1"}
@@ -471,7 +471,7 @@ def test_limits_of_the_server_are_the_ones_that_count() -> None:
 
 def test_the_codecs_bring_nothing_of_a_server_along() -> None:
     program = (
-        "import sys, rota.wire.routes, rota.wire.replies, rota.wire.problems\n"
+        "import sys, rota.protocol.wire.routes, rota.protocol.wire.replies, rota.protocol.wire.problems\n"
         "heavy = {'fastapi', 'pydantic', 'starlette', 'asyncio', 'sqlalchemy'} & sys.modules.keys()\n"
         "assert not heavy, heavy"
     )

@@ -9,9 +9,9 @@ from google.rpc.error_details_pb2 import ErrorInfo, RetryInfo
 from google.rpc.status_pb2 import Status
 
 from rota.protocol.errors import ErrorCode
-from rota.wire.problems import MAX_RETRY_AFTER_MS, Problem, decode_problem, problem_document
-from rota.wire.rpc_status import DOMAIN, problem_of, rpc_status
-from rota.wire.status import STATUS, Remedy
+from rota.protocol.wire.problems import MAX_RETRY_AFTER_MS, Problem, decode_problem, problem_document
+from rota.protocol.wire.rpc_status import DOMAIN, problem_of, rpc_status
+from rota.protocol.wire.status import STATUS, Remedy
 
 GRPC_NAMES = {
     "OK",

@@ -23,9 +23,9 @@ import threading
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
-from rota.assignors import TopicPartition
 from rota.client import sync
 from rota.client.seconds import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S
+from rota.core.assignors import TopicPartition
 from rota.protocol.defaults import SETTLE_TIMEOUT_MS
 
 ALLOCATING: Final = "ALLOCATING"

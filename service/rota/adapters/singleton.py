@@ -15,7 +15,7 @@ from rota.client import sync
 from rota.client.errors import MembershipLost
 from rota.client.occasions import Occasions
 from rota.client.seconds import SESSION_TIMEOUT_S
-from rota.membership.backoff import Backoff
+from rota.core.membership.backoff import Backoff
 from rota.protocol.defaults import CANDIDACY_RETRY_CAP_MS, WORK_RETRY_FIRST_MS
 
 Parameters = ParamSpec("Parameters")

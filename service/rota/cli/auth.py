@@ -13,7 +13,7 @@ from rota.cli.output import Output, print_item, print_notice
 from rota.cli.times import until
 
 if TYPE_CHECKING:
-    from rota.access.document import AccessDocument
+    from rota.core.access.document import AccessDocument
     from rota.protocol.calls import Action
 
 app = typer.Typer(no_args_is_help=True, help="Permissions, and the rules that decide them.")
@@ -117,7 +117,7 @@ def _ask(options: Shared, question: dict[str, str]) -> dict[str, Any]:
 
 
 def _look_up(path: Path, subject: str, groups: list[str], action: Action, place: dict[str, str]) -> dict[str, Any]:
-    from rota.access.rules import Caller, Resource, decide, issuer_in
+    from rota.core.access.rules import Caller, Resource, decide, issuer_in
     from rota.protocol.calls import Kind
 
     kind = Kind.TOPIC if "topic" in place else Kind.GROUP if place else Kind.SERVER
@@ -128,7 +128,7 @@ def _look_up(path: Path, subject: str, groups: list[str], action: Action, place:
 
 
 def _read(path: Path) -> AccessDocument:
-    from rota.access.document import InvalidAccess
+    from rota.core.access.document import InvalidAccess
     from rota.server.access.files import read_access_file
 
     try:

@@ -14,11 +14,11 @@ from rich.text import Text
 from rota.cli.calls import Server
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.lists import Listing
-from rota.observability.explanation import Mood, mood_of
-from rota.observability.printable import printable
 from rota.protocol.messages import ListedGroup
 from rota.protocol.troubles import harm
 from rota.protocol.wording import duration
+from rota.server.observability.explanation import Mood, mood_of
+from rota.server.observability.printable import printable
 
 COLUMNS = ("group_id", "state", "for", "generation_id", "members", "takeovers", "leader", "why", "next")
 _ORDER = {"PreparingRebalance": 0, "CompletingRebalance": 0, "Stable": 1, "Empty": 2}

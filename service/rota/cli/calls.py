@@ -32,11 +32,11 @@ from rota.protocol.messages import (
     TopicRequest,
     parks_for_ms,
 )
-from rota.wire.addresses import HTTP, IS_THIS_ROTA, split_address
-from rota.wire.documents import parse_document
-from rota.wire.problems import Problem, decode_problem, detail_at
-from rota.wire.replies import MalformedReply, decode_reply
-from rota.wire.routes import encode_request
+from rota.protocol.wire.addresses import HTTP, IS_THIS_ROTA, split_address
+from rota.protocol.wire.documents import parse_document
+from rota.protocol.wire.problems import Problem, decode_problem, detail_at
+from rota.protocol.wire.replies import MalformedReply, decode_reply
+from rota.protocol.wire.routes import encode_request
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 

@@ -58,7 +58,7 @@ def complete_namespace(context: typer.Context, incomplete: str) -> list[str]:
 
 def _items(context: typer.Context, kind: str, request: Callable[[str], Any]) -> list[Any]:
     """Return the server's answer to a request for this namespace; `kind` is the name of the list in it."""
-    from rota.wire.routes import encode_request
+    from rota.protocol.wire.routes import encode_request
 
     def ask(server: Server) -> list[Any]:
         target = encode_request(request(server.namespace))

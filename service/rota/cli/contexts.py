@@ -96,7 +96,7 @@ def add(
     """Add a context, or replace the one of that name. The first context becomes the current one."""
     from rota.cli.options import usage
     from rota.protocol.ids import check_namespace
-    from rota.wire.addresses import split_address
+    from rota.protocol.wire.addresses import split_address
 
     check_namespace(namespace)
     files = [None if path is None else str(path.absolute()) for path in (token_file, ca_file, cert_file, key_file)]

@@ -69,7 +69,7 @@ def wait(
 
 
 async def _until_usable(url: str, give_up_at: float) -> str | None:
-    from rota.replica.ports import StoreUnavailable
+    from rota.core.replica.ports import StoreUnavailable
     from rota.storage.migrate import check as check_store
 
     while True:

@@ -33,7 +33,7 @@ from rota.cli.times import milliseconds
 from rota.protocol.defaults import RETURN_DELAY_MS, SESSION_TIMEOUT_MS, STOP_DRAIN_MS
 
 if TYPE_CHECKING:
-    from rota.exec.stopping import StopTimes
+    from rota.agents.exec.stopping import StopTimes
 
 Command = Annotated[
     list[str],
@@ -152,8 +152,8 @@ def lead(
     The file descriptor ROTA_LOST_FD is a pipe: it has a line of JSON at the start and for each change, and ends when
     leadership ends.
     """
-    from rota.exec.lead import LeadOptions
-    from rota.exec.lead import lead as run_lead
+    from rota.agents.exec.lead import LeadOptions
+    from rota.agents.exec.lead import lead as run_lead
 
     options = shared(context, url, namespace)
     chosen = LeadOptions(
@@ -213,7 +213,7 @@ def hold(
     The command also finds ROTA_PERMIT, the number of its permit from 0 on, and in ROTA_FENCING_TOKEN its token, which
     is greater than all earlier tokens of this permit.
     """
-    from rota.exec.lead import LeadOptions, lead
+    from rota.agents.exec.lead import LeadOptions, lead
 
     options = shared(context, url, namespace)
     chosen = LeadOptions(
@@ -269,9 +269,9 @@ def work(
     """
     check_shared_work(topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file, topics_except)
     config_offset = config_offset_of(config_offset_file)
-    from rota.exec.connectors import ConnectorOptions, work_on_connectors
-    from rota.exec.work import WorkOptions
-    from rota.exec.work import work as run_work
+    from rota.agents.exec.connectors import ConnectorOptions, work_on_connectors
+    from rota.agents.exec.work import WorkOptions
+    from rota.agents.exec.work import work as run_work
 
     options = shared(context, url, namespace)
     times = _times(session_timeout_ms, grace_ms)
@@ -307,7 +307,7 @@ def work(
 
 
 def _times(session_timeout_ms: int, grace_ms: int | None) -> StopTimes:
-    from rota.exec.stopping import StopTimes
+    from rota.agents.exec.stopping import StopTimes
 
     with usage():
         return StopTimes.for_session(session_timeout_ms, grace_ms)

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 from rota.cli.main import INTERRUPTED
 from rota.protocol.errors import ErrorCode
-from rota.wire.status import STATUS
+from rota.protocol.wire.status import STATUS
 
 
 class Exit(IntEnum):

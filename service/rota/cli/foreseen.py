@@ -69,7 +69,7 @@ def failure_of(error: BaseException) -> CommandFailed | None:
 
 def _failure_below(error: BaseException) -> CommandFailed | None:
     """Return the failure of a layer that a simple command does not load; an unloaded layer has raised no error."""
-    sdk, ports = (sys.modules.get(name) for name in ("rota.client.errors", "rota.replica.ports"))
+    sdk, ports = (sys.modules.get(name) for name in ("rota.client.errors", "rota.core.replica.ports"))
     if sdk and isinstance(error, sdk.CoordinatorError):
         return CommandFailed(f"{error} ({error.code})", exit_for(error.code))
     if ports and isinstance(error, ports.StoreUnavailable):

@@ -21,11 +21,11 @@ from rota.cli.options import Group, Member, Namespace, OutputFormat, Url, a_numb
 from rota.cli.output import Output, as_line, print_item, print_notice
 from rota.cli.tables import print_table
 from rota.cli.times import ago, milliseconds, since_ms, until
-from rota.observability.printable import printable
-from rota.observability.timeline import timeline_line, why
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.fencing_token import takeover_of
 from rota.protocol.ids import check_group_id
+from rota.server.observability.printable import printable
+from rota.server.observability.timeline import timeline_line, why
 
 if TYPE_CHECKING:
     from rota.protocol.messages import DescribedMember, DescribeReply
@@ -87,7 +87,7 @@ def describe_group(
     """Show a group: its state, generation and leader, its members with their assignments, and its last rebalance."""
     from rota.cli.calls import Server
     from rota.cli.history import described_or_deleted
-    from rota.wire.replies import encode_reply
+    from rota.protocol.wire.replies import encode_reply
 
     options = shared(context, url, namespace, output)
     with Server(options) as server:
@@ -105,7 +105,7 @@ def why_group(
     """Explain the state of a group: the members that it waits for and until when, its last rebalance, its leader."""
     from rota.cli.calls import Server
     from rota.cli.history import described_or_deleted, recent_events
-    from rota.observability.explanation import explain
+    from rota.server.observability.explanation import explain
 
     options = shared(context, url, namespace, output)
     with Server(options) as server:
@@ -197,7 +197,7 @@ def group_history(
 
 def _filter(kinds: list[str] | None, *, commits: bool) -> Callable[[dict[str, Any]], bool]:
     """Return the filter that the options request. Kinds that are named are shown, whatever `--commits` says."""
-    from rota.group.journal import RECORD_KINDS
+    from rota.core.group.journal import RECORD_KINDS
     from rota.protocol.suggestions import unknown
 
     if wrong := [kind for kind in kinds or () if kind not in RECORD_KINDS]:
@@ -400,9 +400,9 @@ def plan_group(
     """
     from rota.cli.calls import Server
     from rota.cli.plans import partition_counts, plan_item, print_plan, so_many_more
+    from rota.core.types import TopicFacts
+    from rota.core.types.plan import Hypothesis, plan_rebalance
     from rota.protocol.messages import DescribeGroup, DescribeReply
-    from rota.types import TopicFacts
-    from rota.types.plan import Hypothesis, plan_rebalance
 
     options = shared(context, url, namespace, output)
     hypothesis = Hypothesis(without or (), so_many_more(members), partition_counts(partitions or ()), strategy)

@@ -8,9 +8,9 @@ from typing import Any
 from rota.cli.calls import LinesArePruned, Server
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import print_notice
-from rota.observability.timeline import how_it_ended
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, DescribeReply
+from rota.server.observability.timeline import how_it_ended
 
 _LINES = 5_000
 _PAGE = 1_000

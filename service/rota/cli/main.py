@@ -32,7 +32,7 @@ def _run() -> int:
         print(f"rota: {missing}", file=sys.stderr)
         return 1
     from rota.cli.exits import CommandFailed
-    from rota.observability.printable import printable
+    from rota.server.observability.printable import printable
 
     exit_code = 0
     try:

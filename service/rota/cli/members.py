@@ -71,8 +71,8 @@ class MemberNames:
     def check(self) -> None:
         """Raise `RejectedRequest` or `CommandFailed` if a name is invalid."""
         from rota.client.consumer_protocol import TopicRole
-        from rota.types.topic_regex import topic_regex
-        from rota.types.wanted_topics import PATTERN_END
+        from rota.core.types.topic_regex import topic_regex
+        from rota.core.types.wanted_topics import PATTERN_END
 
         check_group_id(self.group)
         for topic in self.topics:
@@ -200,8 +200,8 @@ def run_member(
     Its commands inherit the environment, with the coordinator's address for their own requests, and with the secret
     variables that `pass_env` names. Without `retry_refusals` a rejected token or permission ends the member.
     """
+    from rota.agents.exec import tree
     from rota.client import connect
-    from rota.exec import tree
 
     check_connection(options)
     names.check()

@@ -14,7 +14,7 @@ from rota.cli.options import Group, Namespace, OutputFormat, Topic, Url, shared
 from rota.cli.output import print_notice
 from rota.cli.times import ago, until
 from rota.protocol.ids import check_group_id, check_topic
-from rota.wire.status import STATUS
+from rota.protocol.wire.status import STATUS
 
 if TYPE_CHECKING:
     from rota.cli.calls import Server

@@ -105,7 +105,7 @@ def usage() -> Iterator[None]:
 
 def check_connection(options: Shared) -> None:
     """Reject an invalid address, namespace or file of credentials: the SDK would retry with it."""
-    from rota.wire.addresses import split_address
+    from rota.protocol.wire.addresses import split_address
 
     check_namespace(options.namespace)
     with usage():

@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import Any
 
 from rota.cli.tables import print_table
-from rota.observability.printable import printable
 from rota.protocol.limits import MAX_SAFE_INTEGER
+from rota.server.observability.printable import printable
 
 Item = Mapping[str, Any]
 

@@ -10,9 +10,9 @@ import msgspec
 import typer
 
 from rota.cli.tables import print_table
-from rota.observability.printable import printable
+from rota.core.types.plan import PlannedRebalance
 from rota.protocol.messages import TopicPartitions
-from rota.types.plan import PlannedRebalance
+from rota.server.observability.printable import printable
 
 _MORE = re.compile(r"\+([0-9]{1,9})")
 _TOPIC_COUNT = re.compile(r"([^=]+)=([0-9]{1,9})")

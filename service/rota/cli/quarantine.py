@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from rota.cli.calls import Server
 from rota.cli.output import print_notice
-from rota.observability.printable import printable
 from rota.protocol.messages import DescribeGroup, DescribeReply, QuarantineGroup, QuarantineReply
+from rota.server.observability.printable import printable
 
 
 def print_quarantine(server: Server, group: str) -> None:

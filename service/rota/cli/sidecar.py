@@ -37,7 +37,7 @@ from rota.cli.options import Namespace, Url, shared, usage
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
 
 if TYPE_CHECKING:
-    from rota.sidecar.settings import Address
+    from rota.agents.sidecar.settings import Address
 
 
 def sidecar(
@@ -185,7 +185,7 @@ def sidecar(
         raise CommandFailed(
             "--lead does not go with --topic, --topic-regex, --except, --connector or --config-offset-file", Exit.USAGE
         )
-    from rota.sidecar.settings import SidecarSettings, instance_id_of
+    from rota.agents.sidecar.settings import SidecarSettings, instance_id_of
 
     group = lead if work is None else work
     assert group is not None
@@ -220,8 +220,8 @@ def sidecar(
         scheduled_rebalance_max_delay_ms / 1000,
         tuple(topics_except or ()),
     )
-    from rota.sidecar.listening import CannotListen
-    from rota.sidecar.serve import serve
+    from rota.agents.sidecar.listening import CannotListen
+    from rota.agents.sidecar.serve import serve
 
     options = shared(context, url, namespace)
     try:
@@ -244,7 +244,7 @@ def _no_socket(given: str) -> NoReturn:
 
 def _with_a_token(file: Path | None) -> Path | None:
     if file is not None:
-        from rota.sidecar.gate import read_token
+        from rota.agents.sidecar.gate import read_token
 
         with usage():
             read_token(file)
@@ -252,7 +252,7 @@ def _with_a_token(file: Path | None) -> Path | None:
 
 
 def _names(given: str) -> tuple[str, ...]:
-    from rota.access.browsers import parse_names
+    from rota.core.access.browsers import parse_names
 
     with usage():
         names: tuple[str, ...] = parse_names(given)
@@ -260,7 +260,7 @@ def _names(given: str) -> tuple[str, ...]:
 
 
 def _address(given: str) -> Address:
-    from rota.sidecar.settings import Address
+    from rota.agents.sidecar.settings import Address
 
     host, _, port = given.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65_535:
@@ -288,7 +288,7 @@ def _in_a_folder(file: Path | None) -> Path | None:
 
 
 def _web_address(url: str | None) -> str | None:
-    from rota.wire.addresses import HTTP, split_address
+    from rota.protocol.wire.addresses import HTTP, split_address
 
     if url is not None:
         with usage():
@@ -299,7 +299,7 @@ def _web_address(url: str | None) -> str | None:
 
 def _label_of_a_pod(key: str | None) -> str | None:
     if key is not None:
-        from rota.sidecar.hooks.pod_label import Pod
+        from rota.agents.sidecar.hooks.pod_label import Pod
 
         with usage():
             Pod.of(os.environ).trust()

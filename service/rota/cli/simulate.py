@@ -40,7 +40,7 @@ def journal(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from rota.workload.generate import Wanted, generate
+    from rota.demo.workload.generate import Wanted, generate
 
     wanted = Wanted(store, groups, days, seed, int(time.time() * 1000), shards)
     columns = (TextColumn("shards"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[lines]:,} lines"))

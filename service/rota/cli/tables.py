@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.cells import cell_len, set_cell_size
 
-from rota.observability.printable import printable
+from rota.server.observability.printable import printable
 
 NARROWEST = 12
 """Minimum width of a column in cells, so that the start of ids is visible; many columns may exceed the terminal."""

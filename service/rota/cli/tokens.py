@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rota.access.tokens import LIFE_MS, TokenRecord, ends_soon, state_of
 from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.options import OutputFormat, Store, shared, store_url
 from rota.cli.output import Output, print_items, print_notice
 from rota.cli.times import ago, span_ms, until
+from rota.core.access.tokens import LIFE_MS, TokenRecord, ends_soon, state_of
 
 if TYPE_CHECKING:
-    from rota.access.tokens import TokenAct
+    from rota.core.access.tokens import TokenAct
     from rota.protocol.messages import Act
     from rota.server.access.tokens import FileVault
     from rota.storage.access import TokenTable
@@ -76,7 +76,7 @@ def create(
     """
     import secrets
 
-    from rota.access.tokens import RANDOM_BYTES, mint, parse
+    from rota.core.access.tokens import RANDOM_BYTES, mint, parse
 
     if not _NAME.fullmatch(name):
         raise CommandFailed("a token's name is 1 to 100 of A-Z a-z 0-9 . _ - :", Exit.USAGE)
@@ -265,7 +265,7 @@ def _found(vault: FileVault | TokenTable, token: str) -> list[TokenRecord]:
 def _scope(
     name: str, allow: list[str] | None, namespace: list[str] | None, group: list[str] | None, topic: list[str] | None
 ) -> tuple[Any, ...]:
-    from rota.access.document import InvalidAccess, read_rule
+    from rota.core.access.document import InvalidAccess, read_rule
 
     if not allow:
         return ()

@@ -11,7 +11,7 @@ from rota.cli.calls import JournalIsShorter, LinesArePruned, Server, failure_in
 from rota.cli.exits import CommandFailed, Exit
 from rota.cli.output import print_notice
 from rota.protocol.defaults import RECONNECT_TIMEOUT_MS, STREAM_SILENCE_MS
-from rota.wire.problems import PRUNED_EVENT, decode_problem
+from rota.protocol.wire.problems import PRUNED_EVENT, decode_problem
 
 _PAUSE_S = 0.5
 EARLIEST = "earliest"

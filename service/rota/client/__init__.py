@@ -11,8 +11,6 @@ Each `run` works until SIGTERM or Ctrl-C, stops the work, and leaves the group; 
 a local deadline (`valid_until`), always before the coordinator may assign them to another member.
 """
 
-from rota.assignors import TopicPartition
-from rota.assignors.work import WorkItem
 from rota.client.callbacks import Listener
 from rota.client.client import Client, connect
 from rota.client.connect_worker import ConnectWorker
@@ -51,10 +49,12 @@ from rota.client.roles import Assign, Generation, Protocols, Without
 from rota.client.term import Term
 from rota.client.transports import GroupEvent
 from rota.client.worker_pool import Shard, WorkerPool
+from rota.core.assignors import TopicPartition
+from rota.core.assignors.work import WorkItem
+from rota.core.types import TopicFacts
 from rota.credentials import Credentials
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
-from rota.types import TopicFacts
 
 __all__ = [
     "AccessDenied",

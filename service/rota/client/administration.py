@@ -19,6 +19,8 @@ from rota.client.errors import (
 from rota.client.seconds import DAY, DRAIN_GRANT_S, check_seconds, to_ms
 from rota.client.stats import ClientStats
 from rota.client.transports.port import GroupEvent, Transport
+from rota.core.types import TopicFacts
+from rota.core.types.plan import Hypothesis, PlannedRebalance, plan_rebalance
 from rota.protocol.defaults import TOPICS_WAIT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import check_namespace
@@ -60,8 +62,6 @@ from rota.protocol.messages import (
     TopicPartitions,
     TopicReply,
 )
-from rota.types import TopicFacts
-from rota.types.plan import Hypothesis, PlannedRebalance, plan_rebalance
 
 _WATCH_PAUSE_S = 0.5
 

@@ -11,11 +11,11 @@ from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_f
 from rota.client.seconds import RETRY_TIMEOUT_S
 from rota.client.stats import CallStats, Counts
 from rota.client.transports.port import Answer, Transport
-from rota.membership.backoff import Backoff
+from rota.core.membership.backoff import Backoff
 from rota.protocol.defaults import CALL_BACKOFF_CAP_MS, CALL_BACKOFF_FIRST_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Reply, Request, parks_for_ms
-from rota.wire.status import STATUS
+from rota.protocol.wire.status import STATUS
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
 

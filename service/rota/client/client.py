@@ -50,12 +50,12 @@ from rota.client.topics_watch import TopicsWatch
 from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import Transport
 from rota.client.worker_pool import Work, WorkerPool
+from rota.core.membership import MembershipSettings
+from rota.core.types import leader, worker
+from rota.core.types import permits as permits_type
 from rota.credentials import Credentials
-from rota.membership import MembershipSettings
 from rota.protocol.ids import check_client_id, check_group_id, check_instance_id
 from rota.protocol.messages import NO_GENERATION
-from rota.types import leader, worker
-from rota.types import permits as permits_type
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
 """The variable that makes each member of a process static. A process should have one member in a group."""
@@ -277,7 +277,7 @@ class Client(Administration):
             group_id: The group; its first member creates it.
             topics: A name, several, or a compiled regular expression that matches whole names of registered topics. A
                 mapping also has the number of partitions of each topic.
-            strategy: One of `rota.assignors.STRATEGIES`, with options, or your own (`register_strategy`, or an
+            strategy: One of `rota.core.assignors.STRATEGIES`, with options, or your own (`register_strategy`, or an
                 installed package's). With `cooperative-sticky` partitions that do not move never pause. With the prefix
                 `server:` the coordinator assigns, so that the group may have members that only use HTTP. Several, the
                 preferred one first, allow a change while running.
@@ -367,7 +367,8 @@ class Client(Administration):
 
         Args:
             group_id: The group; its first member creates it.
-            configured: All connectors and tasks (`rota.assignors.work.WorkItem`), or a function that the leader calls.
+            configured: All connectors and tasks (`rota.core.assignors.work.WorkItem`), or a function that the leader
+                calls.
             connectors: Instead of `configured`: names of registered topics, or their prefixes (`orders-*`). The server
                 assigns these connectors, with their partitions as tasks, so that workers in any language may join.
             url: The name that identifies this worker when it returns, if it is no static member.

@@ -31,8 +31,8 @@ from rota.client.roles import Role
 from rota.client.stats import MemberStats
 from rota.client.tasks import BackgroundTasks, any_set
 from rota.client.transports.port import Answer
-from rota.membership import Membership, State
-from rota.membership.backoff import Backoff
+from rota.core.membership import Membership, State
+from rota.core.membership.backoff import Backoff
 from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_RETENTION_TIME_MS, Limits

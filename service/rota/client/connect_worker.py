@@ -12,14 +12,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeAlias
 
-from rota.assignors.work import Memory, WorkItem, WorkShare, assign_work
 from rota.client.callbacks import Listeners, call, notify, notify_lost, notify_revoked
 from rota.client.context import ClientContext
 from rota.client.member import Member
-from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
-from rota.protocol.defaults import RETURN_DELAY_MS
-from rota.protocol.messages import DescribedMember, DescribeGroup, DescribeReply, OffsetToCommit, Protocol
-from rota.types.worker import (
+from rota.core.assignors.work import Memory, WorkItem, WorkShare, assign_work
+from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.core.types.worker import (
     WorkerState,
     config_offset_in,
     decode_share,
@@ -29,7 +27,9 @@ from rota.types.worker import (
     memory_fields,
     memory_in,
 )
-from rota.types.worker_server import PROTOCOL_NAME as SERVER_PROTOCOL_NAME
+from rota.core.types.worker_server import PROTOCOL_NAME as SERVER_PROTOCOL_NAME
+from rota.protocol.defaults import RETURN_DELAY_MS
+from rota.protocol.messages import DescribedMember, DescribeGroup, DescribeReply, OffsetToCommit, Protocol
 
 INCREMENTAL = "incremental"
 EAGER = "eager"

@@ -10,7 +10,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Self
 
-from rota.assignors import TopicPartition
 from rota.client.callbacks import Listeners, call, inside, notify, notify_lost, notify_revoked
 from rota.client.calls import Caller
 from rota.client.commits import check_metadata, check_offset
@@ -27,10 +26,11 @@ from rota.client.stop_deadline import Step
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
-from rota.membership import MembershipSettings
-from rota.membership import events as core
-from rota.membership.backoff import Backoff
-from rota.membership.deadline import ProcessingWatchdog
+from rota.core.assignors import TopicPartition
+from rota.core.membership import MembershipSettings
+from rota.core.membership import events as core
+from rota.core.membership.backoff import Backoff
+from rota.core.membership.deadline import ProcessingWatchdog
 from rota.protocol.defaults import BACKOFF_CAP_MS, BACKOFF_FIRST_MS, WARN_AFTER_MS
 from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit, TopicPartitions
 

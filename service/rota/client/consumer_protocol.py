@@ -12,7 +12,10 @@ from importlib.metadata import entry_points
 from itertools import chain
 from typing import TypeAlias
 
-from rota.assignors import (
+from rota.client.callbacks import call
+from rota.client.registered_topics import RegisteredTopics, TopicListing
+from rota.client.withheld import WithheldPartitions
+from rota.core.assignors import (
     ENTRY_POINT_GROUP,
     STRATEGIES,
     GroupSubscription,
@@ -27,13 +30,9 @@ from rota.assignors import (
     register_entry_points,
     strategy,
 )
-from rota.client.callbacks import call
-from rota.client.registered_topics import RegisteredTopics, TopicListing
-from rota.client.withheld import WithheldPartitions
-from rota.membership import Assigned, JoinedAsLeader
-from rota.protocol.messages import DescribeReply, JoinedMember, OffsetToCommit, Protocol
-from rota.types import TopicFacts, server_side
-from rota.types.consumer import (
+from rota.core.membership import Assigned, JoinedAsLeader
+from rota.core.types import TopicFacts, server_side
+from rota.core.types.consumer import (
     PROTOCOL_TYPE,
     Assignment,
     Subscription,
@@ -42,9 +41,10 @@ from rota.types.consumer import (
     encode_assignment,
     encode_subscription,
 )
-from rota.types.registry import SERVER_PREFIX
-from rota.types.topic_facts import partition_counts, partition_racks, partition_weights
-from rota.types.user_data import active_in, encode_user_data, user_data_in
+from rota.core.types.registry import SERVER_PREFIX
+from rota.core.types.topic_facts import partition_counts, partition_racks, partition_weights
+from rota.core.types.user_data import active_in, encode_user_data, user_data_in
+from rota.protocol.messages import DescribeReply, JoinedMember, OffsetToCommit, Protocol
 
 __all__ = ["PROTOCOL_TYPE", "PartitionCounts", "Partitions", "TopicRole"]
 

@@ -1,8 +1,8 @@
 """The task that moves a member: it sends the calls that the state machine plans, one at a time, and applies the
 answers.
 
-The rules of a member are pure and live in `rota.membership`: the next call, the meaning of an answer, the deadline of a
-share. The modules of `rota.client` are the shell around that state machine:
+The rules of a member are pure and live in `rota.core.membership`: the next call, the meaning of an answer, the
+deadline of a share. The modules of `rota.client` are the shell around that state machine:
 
 - `Driver` gets the next request from it, sends it through a `Transport`, and returns the answer; it also wakes the
   machine at its alarms (deadlines), even during a call. All changes of the machine's state go through it. `Pulse` is a
@@ -39,7 +39,7 @@ from rota.client.seconds import to_ms
 from rota.client.stats import MemberStats
 from rota.client.tasks import BackgroundTasks
 from rota.client.transports.port import Answer, Transport
-from rota.membership import Event, Membership, MembershipRequest, Planned
+from rota.core.membership import Event, Membership, MembershipRequest, Planned
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, Request
 
 _log = logging.getLogger(__name__)

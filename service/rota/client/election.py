@@ -24,12 +24,12 @@ from rota.client.tasks import Contained, any_set, contained
 from rota.client.term import ELECTION, Leadership, Term, Wording
 from rota.client.user_functions import check_async_work, run_work
 from rota.client.work_retry import WorkRetry
-from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.core.types.json_object import decode_object
+from rota.core.types.leader import PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
+from rota.core.types.wire_format import MalformedMetadata
 from rota.protocol import messages
 from rota.protocol.messages import OffsetToCommit
-from rota.types.json_object import decode_object
-from rota.types.leader import PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
-from rota.types.wire_format import MalformedMetadata
 
 Outcome = TypeVar("Outcome")
 

@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Final
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.wire.problems import Problem
-from rota.wire.status import STATUS, Remedy
+from rota.protocol.wire.problems import Problem
+from rota.protocol.wire.status import STATUS, Remedy
 
 
 class CoordinatorError(Exception):

@@ -23,8 +23,8 @@ from rota.client.losses import losses_are_expected
 from rota.client.roles import Role
 from rota.client.stats import MemberStats
 from rota.client.stop_deadline import Step, StopDeadline
-from rota.membership import Membership
-from rota.membership import events as core
+from rota.core.membership import Membership
+from rota.core.membership import events as core
 
 Share = TypeVar("Share")
 

@@ -6,11 +6,11 @@ import asyncio
 import logging
 from typing import Generic, TypeVar
 
-from rota import membership as core
 from rota.client.callbacks import call
 from rota.client.driver import Driver
 from rota.client.roles import Role
 from rota.client.tasks import BackgroundTasks
+from rota.core import membership as core
 
 Share = TypeVar("Share")
 _log = logging.getLogger(__name__)

@@ -1,7 +1,8 @@
 """One member of one group: joins, leads, syncs, heartbeats, rejoins and leaves in the background.
 
-A member has two main tasks. The driver (`driver.py`) sends the calls that the state machine of `rota.membership` plans.
-The user's callbacks (`holding.py`) run one after the other in another task, so that slow work never delays a heartbeat.
+A member has two main tasks. The driver (`driver.py`) sends the calls that the state machine of `rota.core.membership`
+plans. The user's callbacks (`holding.py`) run one after the other in another task, so that slow work never delays a
+heartbeat.
 Closing and stepping aside run in separate tasks: the calling task may be part of the work that has to end first.
 
 Each share that `on_assigned` received is ended by `on_revoked`, or by `on_lost` if it is too late for that, if the
@@ -33,8 +34,8 @@ from rota.client.seconds import STOP_DRAIN_S
 from rota.client.stats import MemberStats
 from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.tasks import BackgroundTasks
-from rota.membership import Membership, MembershipSettings, State
-from rota.membership import events as core
+from rota.core.membership import Membership, MembershipSettings, State
+from rota.core.membership import events as core
 from rota.protocol.messages import (
     FenceReply,
     FetchedOffset,

@@ -17,10 +17,10 @@ from rota.client.member import Member
 from rota.client.running import RunningOver
 from rota.client.seconds import STOP_DRAIN_S
 from rota.client.term import Leadership, Term, Wording
-from rota.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.core.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_wish
 from rota.protocol import messages
 from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit
-from rota.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_wish
 
 _WORDING: Final = Wording("permits", "the permit", "the wait for a permit", PermitLost)
 _SHOWN = 3

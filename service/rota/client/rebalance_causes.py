@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from rota.membership import events as core
+from rota.core.membership import events as core
 from rota.protocol.errors import ErrorCode
 
 CAUSES: Mapping[str, str] = {

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rota.client.calls import Caller
+from rota.core.types import TopicFacts
 from rota.protocol.messages import ListTopics, ListTopicsReply
-from rota.types import TopicFacts
 
 _TRIES = 5
 """Maximum number of attempts if topics change between two pages."""

@@ -6,10 +6,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
-from rota.membership import Assigned, JoinedAsLeader
+from rota.core.membership import Assigned, JoinedAsLeader
+from rota.core.types.registry import SERVER_PREFIX
 from rota.protocol import messages
 from rota.protocol.messages import JoinedMember, OffsetToCommit
-from rota.types.registry import SERVER_PREFIX
 
 Share = TypeVar("Share")
 

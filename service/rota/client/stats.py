@@ -20,8 +20,8 @@ from rota.client.lag import LoopLag
 from rota.client.metrics import MOST_GROUPS, Labels, Metric
 from rota.client.rebalance_causes import RebalanceCauses
 from rota.client.transports.port import Answer
-from rota.membership import events as core
-from rota.membership.events import LATER
+from rota.core.membership import events as core
+from rota.core.membership.events import LATER
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, Request
 

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import TracebackType
 from typing import Generic, Literal, Self, TypeAlias, Unpack
 
-from rota.assignors import TopicPartition
-from rota.assignors.work import WorkItem
 from rota.client.connect_worker import ConfigOffset, WorkShared
 from rota.client.consumer_protocol import Partitions, _Counts
 from rota.client.election import Outcome
@@ -30,6 +28,9 @@ from rota.client.stats import ClientStats
 from rota.client.term import Leadership
 from rota.client.topics import Topics
 from rota.client.transports.port import GroupEvent
+from rota.core.assignors import TopicPartition
+from rota.core.assignors.work import WorkItem
+from rota.core.types.plan import PlannedRebalance
 from rota.credentials import Credentials
 from rota.protocol.messages import (
     DescribeReply,
@@ -43,7 +44,6 @@ from rota.protocol.messages import (
     TopicPartitions,
     TopicReply,
 )
-from rota.types.plan import PlannedRebalance
 
 __all__ = [
     "Client",
@@ -221,7 +221,7 @@ class Client:
             group_id: The group; its first member creates it.
             topics: A name, several, or a compiled regular expression that matches whole names of registered topics. A
                 mapping also has the number of partitions of each topic.
-            strategy: One of `rota.assignors.STRATEGIES`, with options, or your own (`register_strategy`, or an
+            strategy: One of `rota.core.assignors.STRATEGIES`, with options, or your own (`register_strategy`, or an
                 installed package's). With `cooperative-sticky` partitions that do not move never pause. With the prefix
                 `server:` the coordinator assigns, so that the group may have members that only use HTTP. Several, the
                 preferred one first, allow a change while running.
@@ -278,7 +278,8 @@ class Client:
 
         Args:
             group_id: The group; its first member creates it.
-            configured: All connectors and tasks (`rota.assignors.work.WorkItem`), or a function that the leader calls.
+            configured: All connectors and tasks (`rota.core.assignors.work.WorkItem`), or a function that the leader
+                calls.
             connectors: Instead of `configured`: names of registered topics, or their prefixes (`orders-*`). The server
                 assigns these connectors, with their partitions as tasks, so that workers in any language may join.
             url: The name that identifies this worker when it returns, if it is no static member.

@@ -17,13 +17,13 @@ from rota.client.missing_topics import MissingTopics
 from rota.client.registered_topics import RegisteredTopics, TopicListing
 from rota.client.topics import Topics, TopicSelection
 from rota.client.topics_watch import TopicsWatch
-from rota.membership import Membership, State
-from rota.membership import events as core
+from rota.core.membership import Membership, State
+from rota.core.membership import events as core
+from rota.core.types import TopicFacts
+from rota.core.types.registry import SERVER_PREFIX
+from rota.core.types.topic_facts import describe_changes
 from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.protocol.texts import TOPICS_CHANGED
-from rota.types import TopicFacts
-from rota.types.registry import SERVER_PREFIX
-from rota.types.topic_facts import describe_changes
 
 AGAIN_S = 1.0
 """Pause after a failed comparison of topics."""

@@ -11,7 +11,7 @@ from rota.client.calls import Caller, retry_delay
 from rota.client.errors import CoordinatorError
 from rota.client.stats import CallStats
 from rota.client.transports.port import Transport
-from rota.membership.backoff import Backoff
+from rota.core.membership.backoff import Backoff
 from rota.protocol.defaults import TOPICS_REFRESH_MS, TOPICS_WAIT_MS
 from rota.protocol.messages import ListTopics, ListTopicsReply
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from rota.assignors import MemberSubscription, TopicPartition
+from rota.core.assignors import MemberSubscription, TopicPartition
 
 Claim = tuple[str, TopicPartition]
 """A member, by its instance id if it has one, and a partition that it claims to hold."""

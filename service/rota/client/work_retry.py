@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rota.membership.backoff import Backoff
+from rota.core.membership.backoff import Backoff
 from rota.protocol.defaults import WORK_RETRY_CAP_MS, WORK_RETRY_FIRST_MS
 
 _HEALTHY_MS = WORK_RETRY_CAP_MS

@@ -10,7 +10,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from rota.assignors import TopicPartition
 from rota.client.callbacks import Listeners
 from rota.client.consumer import Consumer
 from rota.client.consumer_protocol import Partitions
@@ -24,6 +23,7 @@ from rota.client.stop_deadline import Step
 from rota.client.tasks import until_ended
 from rota.client.user_functions import check_async_work, run_work
 from rota.client.work_retry import WorkRetry
+from rota.core.assignors import TopicPartition
 from rota.protocol.defaults import BACKOFF_FIRST_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from rota.client import GroupEvent
+from rota.core.types.consumer import decode_assignment
 from rota.demo.work import TOPIC, Work
-from rota.observability.timeline import why
-from rota.types.consumer import decode_assignment
+from rota.server.observability.timeline import why
 
 _UUID = re.compile("-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 

@@ -7,9 +7,9 @@ import signal
 import sys
 
 from rota.demo.orphans import set_when_orphaned
-from rota.observability.logs import configure_logging
 from rota.protocol.limits import Limits
 from rota.server.lifecycle import ServerFailed, serve
+from rota.server.observability.logs import configure_logging
 from rota.server.settings import Address, Settings
 
 

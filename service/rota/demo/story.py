@@ -21,8 +21,8 @@ from rota.demo.children import Child, ChildFailed, Children
 from rota.demo.results import Results
 from rota.demo.screen import Screen, partition_table
 from rota.demo.work import Work, default_work
-from rota.observability.timeline import timeline_line
 from rota.protocol.defaults import DEMO_SESSION_TIMEOUT_MS
+from rota.server.observability.timeline import timeline_line
 
 _LOOK_INTERVAL_S = 0.2
 _SILENCE_S = 60.0

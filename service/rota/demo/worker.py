@@ -9,8 +9,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from rota.assignors import TopicPartition
 from rota.client import CoordinatorError, Member, OffsetToCommit, connect
+from rota.core.assignors import TopicPartition
 from rota.demo.orphans import set_when_orphaned
 from rota.demo.results import Fenced, Results
 from rota.demo.work import TOPIC, Work

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rota.assignors.alike import Partitions
+from rota.core.assignors.alike import Partitions
+from rota.core.types import consumer, leader, permits, worker
 from rota.pipeline.facts.fact import Event, Row, us
 from rota.pipeline.facts.steps import Holders, is_cooperative
 from rota.pipeline.facts.timeouts import Silences
@@ -35,7 +36,6 @@ from rota.pipeline.worlds import (
     partitions_of,
     subscriptions_of,
 )
-from rota.types import consumer, leader, permits, worker
 
 if TYPE_CHECKING:
     from pyspark.sql import Row as SparkRow

@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from rota.group import records as r
-from rota.group.journal import TELLING, decode_entry, has_cause, wrong_cause
-from rota.group.sessions import is_in_generation
-from rota.group.shard_state import ShardState
-from rota.group.state import COMPLETING_REBALANCE, STABLE
+from rota.core.group import records as r
+from rota.core.group.journal import TELLING, decode_entry, has_cause, wrong_cause
+from rota.core.group.sessions import is_in_generation
+from rota.core.group.shard_state import ShardState
+from rota.core.group.state import COMPLETING_REBALANCE, STABLE
 from rota.pipeline.tables import Line
 
 

@@ -15,9 +15,9 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
-from rota.passwords import split_password_file
 from rota.pipeline.failures import JournalRefused, LinesMissing, WrongIncarnation
 from rota.pipeline.tables import LINES
+from rota.storage.passwords import split_password_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """One typed table for the lines of all kinds: the columns of the journal, and a column for each field of each kind.
 
-The fields are those of the records that the service writes (`rota.group.records`), so a new kind of line, or a new
+The fields are those of the records that the service writes (`rota.core.group.records`), so a new kind of line, or a new
 field, is a new column without a change here.
 """
 
@@ -11,8 +11,8 @@ from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from rota.group.journal import RECORD_KINDS
-from rota.group.rows import MemberImage
+from rota.core.group.journal import RECORD_KINDS
+from rota.core.group.rows import MemberImage
 from rota.pipeline.tables import LINES
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
-from rota.passwords import with_password
 from rota.pipeline.failures import JournalRefused, JournalUnreachable
 from rota.pipeline.journal import (
     BOOKMARK,
@@ -29,6 +28,7 @@ from rota.pipeline.journal import (
     literal,
     schema_of,
 )
+from rota.storage.passwords import with_password
 
 _BATCH_ROWS = 20_000
 

@@ -56,7 +56,7 @@ BRONZE = Table(
         Column("generation_id", INT, "the group's generation"),
         Column("kind", TEXT, "what happened"),
         Column("reason", TEXT, "why, in the coordinator's words"),
-        Column("payload", TEXT, "what else belongs to it, as the JSON of rota.group.journal"),
+        Column("payload", TEXT, "what else belongs to it, as the JSON of rota.core.group.journal"),
     ),
 )
 
@@ -226,7 +226,7 @@ HEARTBEATS = Table(
         Column("from_at", TIME, "since when they were counted"),
         Column("to_at", TIME, "until when"),
         Column("heartbeats", LONG, "how many"),
-        Column("gaps", LONGS, "how many gaps between two signs of life fell into each class of rota.group.records"),
+        Column("gaps", LONGS, "how many gaps between two signs of life fell into each class of core.group.records"),
         Column("max_gap_ms", LONG, "the longest gap"),
         Column("p50_ms", LONG, "half of the gaps were no longer (upper bound of the class)"),
         Column("p99_ms", LONG, "99 of 100 were no longer (upper bound of the class)"),
@@ -251,7 +251,7 @@ TIMEOUT_ADVICE = Table(
         Column("false_expiries_per_day", DOUBLE, "silences longer than the session timeout, a member and day"),
         Column("recommended_false_per_day", DOUBLE, "the same with the one recommended"),
         Column("detection_saved_ms", LONG, "how much sooner a death is noticed with that one; below 0 where later"),
-        Column("gaps", LONGS, "how many gaps that a heartbeat ended fell into each class of rota.group.records"),
+        Column("gaps", LONGS, "how many gaps that a heartbeat ended fell into each class of rota.core.group.records"),
         Column("longest_kept_ms", LONG, "the longest of these"),
         Column(
             "late_ms",

@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from rota.assignors import MemberSubscription, assign, strategy
-from rota.assignors.alike import COOPERATIVE_STICKY, STICKY, Partitions, keep_evenly, shares_by_count
+from rota.core.assignors import MemberSubscription, assign, strategy
+from rota.core.assignors.alike import COOPERATIVE_STICKY, STICKY, Partitions, keep_evenly, shares_by_count
+from rota.core.types import Generation, JoinedWith, MalformedMetadata, TopicFacts
+from rota.core.types.consumer_server import group_subscription
 from rota.pipeline.facts.steps import MOST_ROUNDS, AnyShares, Change, Holding, Round
-from rota.types import Generation, JoinedWith, MalformedMetadata, TopicFacts
-from rota.types.consumer_server import group_subscription
 
 Subscriptions = Mapping[str, MemberSubscription]
 """By member id, with the topics that its patterns stand for."""
@@ -27,7 +27,7 @@ class Seats(NamedTuple):
 
     by_id: list[str]
     in_turn: list[str]
-    """As in `rota.assignors.model.static_members_first`."""
+    """As in `rota.core.assignors.model.static_members_first`."""
     instance_ids: dict[str, str | None]
     said: Subscriptions | None = None
     """What each member says of itself; None if that is the same of all, and no more than the topics of all units."""
@@ -76,8 +76,8 @@ class Kept(NamedTuple):
 class World:
     """What members hold where one strategy has assigned from the beginning.
 
-    The strategies that are asked at each step of a long history know partitions by number (`rota.assignors.alike`), all
-    others by name. `holding` is as the last one left it.
+    The strategies that are asked at each step of a long history know partitions by number
+    (`rota.core.assignors.alike`), all others by name. `holding` is as the last one left it.
     """
 
     def __init__(self) -> None:

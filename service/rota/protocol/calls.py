@@ -1,7 +1,7 @@
 """The table of calls: one row for each request, with its reply, its way over HTTP and gRPC, and its permission.
 
 The routes, the rpcs, the access rules and the API's document are made of it. A new call is a request and a reply in
-`rota.protocol.messages`, a row here, and a handler in `rota.group.shard`; one over gRPC is also in `proto/`.
+`rota.protocol.messages`, a row here, and a handler in `rota.core.group.shard`; one over gRPC is also in `proto/`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The kinds of values that messages hold, and what the wire demands of each.
 
 A message annotates its fields with these kinds, in msgspec's own words: bounds, patterns and descriptions are a `Meta`.
-What msgspec has no word for is in the `extra` of a `Meta`, and `rota.wire.shapes` reads it there.
+What msgspec has no word for is in the `extra` of a `Meta`, and `rota.protocol.wire.shapes` reads it there.
 """
 
 from __future__ import annotations

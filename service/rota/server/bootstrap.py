@@ -10,24 +10,24 @@ from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
-from rota.access.budgets import Budgets
-from rota.api.connections import room_for_peers
-from rota.api.http.app import HttpApi, create_app
-from rota.api.http.bodies import bound_bodies
-from rota.api.http.dependencies import no_fence_keys
-from rota.console.app import Console
-from rota.observability.metrics import Metrics
-from rota.observability.refusals import bound_refusals
-from rota.replica.ports import Liveness, LivenessUnavailable, StoreUnavailable
-from rota.runtime.coordinator import LocalCoordinator, RoutedCoordinator
+from rota.core.access.budgets import Budgets
+from rota.core.replica.ports import Liveness, LivenessUnavailable, StoreUnavailable
 from rota.server.access.files import Reread
 from rota.server.access.opening import open_guard
+from rota.server.connections import room_for_peers
+from rota.server.console.app import Console
 from rota.server.grpc_server import answering, listen_over_grpc, reached_over_grpc_at
 from rota.server.health import HealthCheck
+from rota.server.http.app import HttpApi, create_app
+from rota.server.http.bodies import bound_bodies
+from rota.server.http.dependencies import no_fence_keys
 from rota.server.http_server import CannotListen
+from rota.server.observability.metrics import Metrics
+from rota.server.observability.refusals import bound_refusals
 from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.peer_secrets import new_peer_secret, read_peer_secrets
 from rota.server.plugins import load_plugins
+from rota.server.runtime.coordinator import LocalCoordinator, RoutedCoordinator
 from rota.server.settings import Address, Settings
 from rota.server.telemetry import ServerTelemetry
 from rota.server.tls import ServerTls, TlsFiles, UnusableCertificate
@@ -37,9 +37,9 @@ from rota.storage.urls import SqliteLocation, parse_store_url
 
 if TYPE_CHECKING:
     # gRPC is not in the base install, which serves only the embedded store.
-    from rota.api.grpc.server import GrpcServer
-    from rota.api.peer.client import GrpcPeers
     from rota.fencing.signer import Signer
+    from rota.server.grpc.server import GrpcServer
+    from rota.server.peer.client import GrpcPeers
 
 Secrets = Callable[[], Sequence[str]]
 """Returns the current shared secrets of replicas."""
@@ -218,7 +218,7 @@ async def _peers(secrets: Secrets, tls: ServerTls | None, *, embedded: bool) -> 
     if embedded:
         yield None
         return
-    from rota.api.peer.client import GrpcPeers
+    from rota.server.peer.client import GrpcPeers
 
     peers = GrpcPeers(secrets, tls.channel_credentials if tls is not None else None)
     try:
@@ -233,7 +233,7 @@ async def _liveness(settings: Settings, store: SqlStore, metrics: Metrics) -> As
     if settings.redis is None:
         yield None
         return
-    from rota.liveness.redis import RedisLiveness
+    from rota.server.liveness.redis import RedisLiveness
 
     liveness = RedisLiveness(settings.redis, incarnation=store.incarnation, on_unusable=metrics.liveness_unusable)
     try:
@@ -255,7 +255,7 @@ async def _peer_server(
     if embedded:
         yield
         return
-    from rota.api.peer.server import PeerServer
+    from rota.server.peer.server import PeerServer
 
     server = PeerServer(
         coordinator,

@@ -7,19 +7,19 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from rota.access.sources import Proxies
-from rota.api.access.guard import Guard
-from rota.api.connections import room_for_grpc
-from rota.observability.metrics import Metrics
+from rota.core.access.sources import Proxies
+from rota.server.access.guard import Guard
+from rota.server.connections import room_for_grpc
 from rota.server.http_server import CannotListen
+from rota.server.observability.metrics import Metrics
 from rota.server.own_ports import OwnPorts
 from rota.server.settings import Address, Settings
 from rota.server.tls import ServerTls
 
 if TYPE_CHECKING:
     # gRPC is not in the base install, which serves only the embedded store.
-    from rota.api.grpc.roster import StreamedCoordinator
-    from rota.api.grpc.server import GrpcServer
+    from rota.server.grpc.roster import StreamedCoordinator
+    from rota.server.grpc.server import GrpcServer
 
 
 def listen_over_grpc(
@@ -34,7 +34,7 @@ def listen_over_grpc(
     if settings.grpc is None:
         return None
     try:
-        from rota.api.grpc.server import CannotBind, GrpcServer
+        from rota.server.grpc.server import CannotBind, GrpcServer
     except ImportError as error:
         raise CannotListen(f"gRPC is not installed ({error}): pip install 'rota[grpc]'") from error
 

@@ -6,16 +6,16 @@ import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
-from rota.group.describe import judge, may_divide_topics, unowned_partitions
-from rota.group.state import Group, GroupState
-from rota.observability.census import Census
+from rota.core.group.describe import judge, may_divide_topics, unowned_partitions
+from rota.core.group.state import Group, GroupState
+from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import ListTopics, ListTopicsReply, Request
 from rota.protocol.troubles import TroubleKind
-from rota.replica.ports import Answer
-from rota.runtime.clock import SystemClock
-from rota.runtime.coordinator import LocalCoordinator
+from rota.server.observability.census import Census
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
 
 INTERVAL_SECONDS = 10.0
 """Also the interval at which the coordinator lists topics for the groups that it assigns."""

@@ -12,10 +12,10 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from rota.access.budgets import BUDGETS
-from rota.api.connections import Connections, room
-from rota.api.http.connection import WRITE_DEADLINE_SECONDS, HttpConfig, HttpConnection
-from rota.api.http.member_calls import MemberCalls
+from rota.core.access.budgets import BUDGETS
+from rota.server.connections import Connections, room
+from rota.server.http.connection import WRITE_DEADLINE_SECONDS, HttpConfig, HttpConnection
+from rota.server.http.member_calls import MemberCalls
 from rota.server.settings import Address
 from rota.server.tls_listener import TlsListener
 

@@ -13,14 +13,14 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from rota.access.sources import Proxies
-from rota.api.connections import CONNECTIONS_OF_PROBES, Connections, allow_connections, room_for_http
-from rota.api.http.probes import ProbesOnly
-from rota.api.large import begin_reading
-from rota.observability.logs import configure_logging
-from rota.replica.ports import StoreRefused, StoreUnavailable
+from rota.core.access.sources import Proxies
+from rota.core.replica.ports import StoreRefused, StoreUnavailable
 from rota.server.bootstrap import Services, open_services, open_tls
+from rota.server.connections import CONNECTIONS_OF_PROBES, Connections, allow_connections, room_for_http
+from rota.server.http.probes import ProbesOnly
 from rota.server.http_server import CannotListen, HttpServer, listen, url_of
+from rota.server.large import begin_reading
+from rota.server.observability.logs import configure_logging
 from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.proxies import TrustedProxies
 from rota.server.retention import count_lines, delete_old_lines, note_retention

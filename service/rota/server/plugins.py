@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 
-from rota.assignors import ENTRY_POINT_GROUP as STRATEGIES_GROUP
-from rota.assignors import BrokenStrategy
-from rota.assignors import register_entry_points as register_strategies
+from rota.core.assignors import ENTRY_POINT_GROUP as STRATEGIES_GROUP
+from rota.core.assignors import BrokenStrategy
+from rota.core.assignors import register_entry_points as register_strategies
+from rota.core.types import ENTRY_POINT_GROUP, BrokenPlugin, register_entry_points
 from rota.server.http_server import CannotListen
-from rota.types import ENTRY_POINT_GROUP, BrokenPlugin, register_entry_points
 
 FAILURE_EVERY_S = 60.0
 """Interval of log lines about a function that keeps failing: a client's bytes may make it fail any number of times."""
@@ -32,7 +32,7 @@ class PluginFailures:
         """Number of failures of each function since its last line."""
 
     def report(self, function: str, error: Exception) -> None:
-        """Report a failure: see `rota.types.reporting.Report`."""
+        """Report a failure: see `rota.core.types.reporting.Report`."""
         now_s = self._clock()
         self._times[function] += 1
         if now_s < self._due.get(function, now_s):

@@ -6,7 +6,7 @@ import re
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rota.access.sources import FORWARDED_FOR, Proxies
+from rota.core.access.sources import FORWARDED_FOR, Proxies
 
 _PROTO_HEADER = b"x-forwarded-proto"
 _FOR_HEADER = FORWARDED_FOR.encode()

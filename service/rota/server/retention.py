@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from rota.observability.metrics import Metrics
-from rota.replica.ports import StoreRefused, StoreUnavailable
+from rota.core.replica.ports import StoreRefused, StoreUnavailable
+from rota.server.observability.metrics import Metrics
 from rota.storage.pruning import prune
 from rota.storage.store import SqlStore
 

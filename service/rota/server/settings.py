@@ -11,16 +11,16 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from rota.access.browsers import Site, parse_names, parse_origins, site_of
-from rota.access.budgets import Budgets
-from rota.access.sources import Network, parse_networks
-from rota.liveness.urls import check_liveness_url
-from rota.observability.logs import LogFormat
+from rota.core.access.browsers import Site, parse_names, parse_origins, site_of
+from rota.core.access.budgets import Budgets
+from rota.core.access.sources import Network, parse_networks
 from rota.protocol.defaults import LEASE_MS
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
 from rota.protocol.limits import Limits
 from rota.server.access.files import read_access_file
 from rota.server.access.tokens import read_tokens
+from rota.server.liveness.urls import check_liveness_url
+from rota.server.observability.logs import LogFormat
 from rota.server.peer_secrets import read_peer_secrets
 from rota.storage.urls import default_store_url
 

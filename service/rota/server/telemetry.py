@@ -9,10 +9,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from rota.observability.metrics import Metrics
-from rota.replica.going_back import Setback
-from rota.replica.ports import JournalEvent
-from rota.runtime.telemetry import Telemetry
+from rota.core.replica.going_back import Setback
+from rota.core.replica.ports import JournalEvent
+from rota.server.observability.metrics import Metrics
+from rota.server.runtime.telemetry import Telemetry
 
 LAG_INTERVAL_SECONDS = 0.25
 

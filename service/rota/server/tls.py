@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from cryptography import x509
 
 from rota.credentials import NewestContext
-from rota.observability.certificates import Validity
 from rota.server.access.files import LOOK_EVERY_S, Reread
+from rota.server.observability.certificates import Validity
 
 if TYPE_CHECKING:
     import grpc

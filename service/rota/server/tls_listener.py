@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
-from rota.api.connections import Connection, Connections
-from rota.api.http.connection import HttpConnection
+from rota.server.connections import Connection, Connections
+from rota.server.http.connection import HttpConnection
 
 HANDSHAKE_SECONDS = 5.0
 ACCEPTED_AT_ONCE = 64

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
 
-from rota.observability import tracing
+from rota.protocol import tracing
 from rota.server.http_server import CannotListen
 
 
@@ -26,7 +26,7 @@ def traced(otlp: str | None) -> Iterator[None]:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
 
-        from rota.observability.otel import OtelSpans
+        from rota.server.observability.otel import OtelSpans
     except ImportError as error:
         raise CannotListen(f"tracing is not installed ({error}): pip install 'rota[otel]'") from error
 

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from time import monotonic
 
-from rota.replica.ports import StoreRefused, StoreUnavailable
+from rota.core.replica.ports import StoreRefused, StoreUnavailable
 from rota.server.http_server import CannotListen
 from rota.server.lifecycle import ServerFailed, Signals, run
 from rota.server.own_ports import OwnPorts, own_ports

@@ -1,1 +1,1 @@
-"""Durable state behind `rota.replica.ports.ShardStore`: Postgres and SQLite."""
+"""Durable state behind `rota.core.replica.ports.ShardStore`: Postgres and SQLite."""

@@ -11,12 +11,12 @@ from sqlalchemy import ColumnElement, Executable, Text, bindparam, cast, func, l
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.access.quotas import Held, Stored
-from rota.access.rules import Rule
-from rota.access.sessions import CALLER_BYTES, SessionRecord
-from rota.access.tokens import TokenAct, TokenRecord
-from rota.group.journal import encode_entry
-from rota.group.records import Administered, Entry
+from rota.core.access.quotas import Held, Stored
+from rota.core.access.rules import Rule
+from rota.core.access.sessions import CALLER_BYTES, SessionRecord
+from rota.core.access.tokens import TokenAct, TokenRecord
+from rota.core.group.journal import encode_entry
+from rota.core.group.records import Administered, Entry
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.messages import Act
 from rota.storage.migrate import usable

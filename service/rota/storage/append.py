@@ -37,7 +37,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import JSON, TypeEngine
 
-from rota.replica.ports import ShardBatch
+from rota.core.replica.ports import ShardBatch
 from rota.storage.bulk import GivenRows, Row, TableChange, given_rows, sent_type
 from rota.storage.engine import SqliteConnection, driver_of
 from rota.storage.leases import lock_in_order

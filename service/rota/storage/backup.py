@@ -11,8 +11,8 @@ from itertools import chain, count
 from pathlib import Path
 from urllib.parse import quote
 
+from rota.core.replica.ports import StoreRefused, StoreUnavailable
 from rota.protocol.limits import GENERATIONS_RAISED
-from rota.replica.ports import StoreRefused, StoreUnavailable
 from rota.storage.backup_files import give_to_owner_of, moment, named, new_backup, read_manifest, sync
 from rota.storage.backup_postgres import dump_postgres, restore_postgres
 from rota.storage.incarnation import start_again

@@ -16,7 +16,7 @@ from secrets import token_hex
 from typing import Any
 
 import rota
-from rota.replica.ports import StoreRefused
+from rota.core.replica.ports import StoreRefused
 
 _OWNER_ONLY = 0o600
 

@@ -25,8 +25,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.passwords import read_password
-from rota.replica.ports import StoreRefused
+from rota.core.replica.ports import StoreRefused
 from rota.storage.backup_files import moment
 from rota.storage.engine import driver_of
 from rota.storage.errors import as_store_error
@@ -34,6 +33,7 @@ from rota.storage.incarnation import start_again
 from rota.storage.migrate import lock_migrations, migrate, status_of, transaction, usable
 from rota.storage.objects import differences, read_objects, refuse_differences
 from rota.storage.partitions import PARTITION_PREFIX, create_partitions, create_partitions_ahead
+from rota.storage.passwords import read_password
 from rota.storage.restored import (
     Facts,
     Replaced,

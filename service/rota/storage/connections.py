@@ -13,7 +13,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from rota.replica.ports import ShardBatch, StoreRefused, StoreUnavailable
+from rota.core.replica.ports import ShardBatch, StoreRefused, StoreUnavailable
 from rota.storage.append import append_to_postgres, append_to_sqlite, plan_once
 from rota.storage.engine import (
     KeptConnections,

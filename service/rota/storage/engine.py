@@ -19,8 +19,8 @@ from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from rota.passwords import read_password
-from rota.replica.ports import StoreRefused, StoreUnavailable
+from rota.core.replica.ports import StoreRefused, StoreUnavailable
+from rota.storage.passwords import read_password
 from rota.storage.schema import POSTGRES_SCHEMA
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation
 

@@ -10,7 +10,7 @@ from json import JSONDecodeError
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from rota.replica.ports import StoreRefused, StoreUnavailable
+from rota.core.replica.ports import StoreRefused, StoreUnavailable
 
 UPGRADE_HINT = "run `rota db upgrade`"
 LOCK_NOT_AVAILABLE = "55P03"

@@ -9,9 +9,9 @@ from sqlalchemy import Integer, delete, func, insert, literal, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.core.replica.ports import EPOCHS_SKIPPED, Floor, StoreRefused
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import MAX_GENERATION
-from rota.replica.ports import EPOCHS_SKIPPED, Floor, StoreRefused
 from rota.storage.schema import POSTGRES_SCHEMA, groups, replicas, shards, store, store_clock_ms
 
 

@@ -29,8 +29,8 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.core.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, Replica, ShardClaim, ShardOwner
 from rota.protocol.ids import NO_SHARD
-from rota.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, Replica, ShardClaim, ShardOwner
 from rota.storage.bulk import GivenRows, given_rows
 from rota.storage.schema import POSTGRES_SCHEMA, replicas, shards, store, store_clock_ms
 

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, String, column, inspect, select, table, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 import rota
-from rota.replica.ports import StoreRefused
+from rota.core.replica.ports import StoreRefused
 from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.partitions import create_partitions_ahead

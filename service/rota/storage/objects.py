@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.replica.ports import StoreRefused
+from rota.core.replica.ports import StoreRefused
 from rota.storage.migrate import migrations_folder, read_status, transaction
 from rota.storage.schema import POSTGRES_SCHEMA, store
 from rota.storage.urls import StoreLocation, parse_store_url

@@ -10,9 +10,9 @@ from pathlib import Path
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.core.replica.ports import Floor, StoreRefused
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import GENERATIONS_RAISED
-from rota.replica.ports import Floor, StoreRefused
 from rota.storage.incarnation import highest_in, read_incarnation, start_again
 from rota.storage.migrate import MigrationStatus, refuse_missing, usable
 from rota.storage.schema import groups, offsets, replicas, shards, store, store_clock_ms, tokens

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import ARRAY, Integer, Select, Table, and_, any_, bindparam, case, select, true, union
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.group.rows import (
+from rota.core.group.rows import (
     NO_QUARANTINE,
     GroupRow,
     MemberImage,
@@ -24,9 +24,9 @@ from rota.group.rows import (
     TopicRow,
     progress_of,
 )
-from rota.group.state import GroupState
+from rota.core.group.state import GroupState
+from rota.core.replica.ports import JournalEvent, ShardBatch
 from rota.protocol.messages import Protocol
-from rota.replica.ports import JournalEvent, ShardBatch
 from rota.storage.bulk import Row, TableChange
 from rota.storage.schema import (
     group_events,

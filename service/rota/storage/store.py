@@ -10,12 +10,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from sqlalchemy import false, func, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.access.quotas import Stored
-from rota.access.sessions import SessionRecord
-from rota.access.tokens import TokenRecord
-from rota.group.rows import ShardImage, SideCommit
-from rota.protocol.errors import check_in_journal
-from rota.replica.ports import (
+from rota.core.access.quotas import Stored
+from rota.core.access.sessions import SessionRecord
+from rota.core.access.tokens import TokenRecord
+from rota.core.group.rows import ShardImage, SideCommit
+from rota.core.replica.ports import (
     Floor,
     JournalEvent,
     Renewal,
@@ -28,6 +27,7 @@ from rota.replica.ports import (
     StoreUnavailable,
     check_batches,
 )
+from rota.protocol.errors import check_in_journal
 from rota.storage.access import add_session, end_session, note_uses, read_session, read_stored, read_tokens
 from rota.storage.connections import PostgresConnections, SqliteConnections
 from rota.storage.errors import UPGRADE_HINT, is_locked, store_errors

@@ -18,9 +18,9 @@ from typing import Self
 from sqlalchemy import func, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.core.replica.ports import Floor, StoreLost, StoreRefused
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.limits import GENERATIONS_RAISED
-from rota.replica.ports import Floor, StoreLost, StoreRefused
 from rota.storage.backup_files import give_to_owner_of
 from rota.storage.incarnation import highest_in, read_incarnation, start_again
 from rota.storage.schema import shards

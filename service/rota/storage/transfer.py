@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from sqlalchemy import BigInteger, Table, func, insert, select, type_coerce
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from rota.core.replica.ports import RELEASED, StoreRefused
 from rota.protocol.ids import NO_SHARD
-from rota.replica.ports import RELEASED, StoreRefused
 from rota.storage import schema
 from rota.storage.migrate import refuse_missing, usable
 from rota.storage.partitions import create_partitions

@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 
 import platformdirs
 
-from rota.passwords import split_password_file
-from rota.replica.ports import StoreRefused
+from rota.core.replica.ports import StoreRefused
+from rota.storage.passwords import split_password_file
 
 _POSTGRES_SCHEMES = ("postgresql", "postgres")
 

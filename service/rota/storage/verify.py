@@ -9,12 +9,12 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.group.journal import decode_entry
-from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, GenerationRaised, GroupEmptied
-from rota.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
-from rota.group.shard_state import ShardState
+from rota.core.group.journal import decode_entry
+from rota.core.group.records import AssignmentSynced, Entry, GenerationCompleted, GenerationRaised, GroupEmptied
+from rota.core.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
+from rota.core.group.shard_state import ShardState
+from rota.core.replica.ports import JournalEvent
 from rota.protocol.ids import NO_SHARD
-from rota.replica.ports import JournalEvent
 from rota.storage.errors import store_errors
 from rota.storage.pruning import opened
 from rota.storage.rows import load_images, load_side_commits, read_events

@@ -13,11 +13,11 @@ from rota.client.transports.port import Answer, GroupEvent
 from rota.protocol.calls import refuse
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.messages import Request
-from rota.runtime.coordinator import LocalCoordinator
+from rota.protocol.wire.problems import Problem
+from rota.protocol.wire.replies import Received
+from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from rota.testing.virtual_time import LoopClock
-from rota.wire.problems import Problem
-from rota.wire.replies import Received
 
 _HERE = "the coordinator in this process"
 

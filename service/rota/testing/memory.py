@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
-from rota.group.rows import (
+from rota.core.group.rows import (
     GroupRow,
     MemberRow,
     OffsetRow,
@@ -17,9 +17,8 @@ from rota.group.rows import (
     TopicRow,
     progress_of,
 )
-from rota.group.state import GroupState
-from rota.protocol.errors import ErrorCode, check_in_journal
-from rota.replica.ports import (
+from rota.core.group.state import GroupState
+from rota.core.replica.ports import (
     EPOCHS_SKIPPED,
     RELEASED,
     Floor,
@@ -32,6 +31,7 @@ from rota.replica.ports import (
     StoreRefused,
     check_batches,
 )
+from rota.protocol.errors import ErrorCode, check_in_journal
 
 # json.dumps would make an encoder for each line.
 _dump = json.JSONEncoder(allow_nan=False).encode

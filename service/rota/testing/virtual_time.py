@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from itertools import count
 from typing import Any, TypeVar, TypeVarTuple, Unpack
 
-from rota.runtime.clock import Clock
+from rota.server.runtime.clock import Clock
 
 Arguments = TypeVarTuple("Arguments")
 Outcome = TypeVar("Outcome")

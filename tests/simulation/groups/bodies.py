@@ -7,8 +7,8 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rota.assignors import TopicPartition
 from rota.client import Client, Election, LeadershipLost, Shard, Term, WorkerPool
+from rota.core.assignors import TopicPartition
 from tests.simulation.groups.books import Place
 from tests.simulation.groups.coordinator import NAMESPACE
 from tests.simulation.groups.life import Life

@@ -1,4 +1,4 @@
-"""The real core, `rota.group.shard.Shard`, on an event loop: its timers, its parked calls and its topics.
+"""The real core, `rota.core.group.shard.Shard`, on an event loop: its timers, its parked calls and its topics.
 
 It has no store: durability is what `tests.simulation.world` simulates. Here the members are the subject.
 """
@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from rota.group.assignment import AssignmentJob
-from rota.group.records import Entry, GenerationCompleted
-from rota.group.rows import ShardImage
-from rota.group.shard import Shard
-from rota.group.state import Group, Result, Timer, TimerKind
+from rota.core.group.assignment import AssignmentJob
+from rota.core.group.records import Entry, GenerationCompleted
+from rota.core.group.rows import ShardImage
+from rota.core.group.shard import Shard
+from rota.core.group.state import Group, Result, Timer, TimerKind
+from rota.core.replica.owned_shard import wait_ms
+from rota.core.types import TopicFacts
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
@@ -31,8 +33,6 @@ from rota.protocol.messages import (
     TopicReply,
     parks_for_ms,
 )
-from rota.replica.owned_shard import wait_ms
-from rota.types import TopicFacts
 
 NAMESPACE = "groups"
 LINGER_S = 0.05

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.group.records import AssignmentSynced, Entry, GroupFrozen, GroupUnfrozen, RebalanceStarted
+from rota.core.group.records import AssignmentSynced, Entry, GroupFrozen, GroupUnfrozen, RebalanceStarted
 from rota.protocol.causes import Cause
 from tests.simulation.groups.books import Books
 

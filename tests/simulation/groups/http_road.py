@@ -11,14 +11,14 @@ from random import Random
 
 import httpx
 
-from rota.api.http.rendered import Rendered, render_answer, render_rejection
 from rota.client.errors import CoordinatorUnreachable
+from rota.core.replica.ports import Answer
 from rota.protocol.calls import CALLS, Call
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
-from rota.replica.ports import Answer
-from rota.wire.routes import read_query, read_request
+from rota.protocol.wire.routes import read_query, read_request
+from rota.server.http.rendered import Rendered, render_answer, render_rejection
 from tests.simulation.groups.link import Link
 from tests.simulation.groups.trace import Trace
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rota.assignors import TopicPartition
 from rota.client import twin
 from rota.client.errors import CoordinatorError, LeadershipLost
+from rota.core.assignors import TopicPartition
+from rota.core.types import TopicFacts
 from rota.protocol.messages import OffsetToCommit
-from rota.types import TopicFacts
 from tests.simulation.groups.bodies import LEADERSHIP, CandidateLife, PoolLife
 from tests.simulation.groups.life import Life
 from tests.simulation.groups.sharing import ConsumerLife

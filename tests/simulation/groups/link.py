@@ -13,8 +13,8 @@ from rota.protocol.calls import CALLS, refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets, JoinGroup, LeaveGroup, Reply, Request, SyncGroup, SyncReply
-from rota.wire.replies import Received
-from rota.wire.routes import REQUESTS
+from rota.protocol.wire.replies import Received
+from rota.protocol.wire.routes import REQUESTS
 from tests.simulation.groups.coordinator import GroupCoordinator
 from tests.simulation.groups.trace import Trace
 

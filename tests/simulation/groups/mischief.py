@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, TypeAlias
 
-from rota.assignors.work import WorkItem
 from rota.client import Client
+from rota.core.assignors.work import WorkItem
 from rota.protocol.messages import DeleteTopic, FreezeGroup, PutTopic, QuarantineGroup, RebalanceGroup
 from rota.testing.virtual_time import pause
 from tests.simulation.groups.bodies import CandidateLife

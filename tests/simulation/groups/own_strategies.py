@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from rota.assignors import (
+from rota.core.assignors import (
     GroupAssignment,
     GroupSubscription,
     OwnAssignment,

@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import structs
 
-from rota.assignors import GroupAssignment, own, registry, roles
 from rota.client import (
     commits,
     connect_worker,
@@ -29,13 +28,14 @@ from rota.client.holding import Holding
 from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
-from rota.group import assignment, join, maintenance, rebalance, shard, state, succession, sync
-from rota.membership import backoff, requests
-from rota.membership.standing import Standing
+from rota.core.assignors import GroupAssignment, own, registry, roles
+from rota.core.group import assignment, join, maintenance, rebalance, shard, state, succession, sync
+from rota.core.membership import backoff, requests
+from rota.core.membership.standing import Standing
+from rota.core.types import leader, permits
+from rota.core.types.worker import decode_state, encode_state
 from rota.protocol.errors import ErrorCode
-from rota.types import leader, permits
-from rota.types.worker import decode_state, encode_state
-from rota.wire.problems import Problem, decode_problem
+from rota.protocol.wire.problems import Problem, decode_problem
 from tests.simulation.registry import Patch, Patching, Planted, while_planted
 
 

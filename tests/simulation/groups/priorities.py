@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rota.group.records import AssignmentSynced, Entry, GenerationCompleted, MemberFenced
-from rota.types.leader import PROTOCOL_TYPE, decode_candidate, decode_election
+from rota.core.group.records import AssignmentSynced, Entry, GenerationCompleted, MemberFenced
+from rota.core.types.leader import PROTOCOL_TYPE, decode_candidate, decode_election
 from tests.simulation.groups.books import Books
 from tests.simulation.groups.coordinator import GroupCoordinator
 

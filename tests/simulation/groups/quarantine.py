@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.group.records import Entry
+from rota.core.group.records import Entry
 from tests.simulation.groups.books import Books
 from tests.simulation.quarantine_account import QuarantineAccount
 

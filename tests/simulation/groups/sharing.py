@@ -7,13 +7,13 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from rota.assignors import TopicPartition
-from rota.assignors.work import WorkItem
 from rota.client import ConnectWorker, Consumer, Generation, Member
 from rota.client.errors import CoordinatorError
+from rota.core.assignors import TopicPartition
+from rota.core.assignors.work import WorkItem
+from rota.core.types import TopicFacts
 from rota.protocol.messages import OffsetToCommit
 from rota.testing.virtual_time import pause
-from rota.types import TopicFacts
 from tests.simulation.groups.books import Place
 from tests.simulation.groups.life import Life
 

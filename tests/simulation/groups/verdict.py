@@ -7,12 +7,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from rota.assignors import TopicPartition, assign
-from rota.assignors.work import WorkItem
-from rota.group.state import STABLE, Group
-from rota.types.consumer import decode_assignment, decode_subscription
-from rota.types.registry import SERVER_PREFIX
-from rota.types.topic_facts import partition_counts, partition_racks, partition_weights
+from rota.core.assignors import TopicPartition, assign
+from rota.core.assignors.work import WorkItem
+from rota.core.group.state import STABLE, Group
+from rota.core.types.consumer import decode_assignment, decode_subscription
+from rota.core.types.registry import SERVER_PREFIX
+from rota.core.types.topic_facts import partition_counts, partition_racks, partition_weights
 from tests.simulation.groups.bodies import LEADERSHIP, CandidateLife, PoolLife
 from tests.simulation.groups.books import Place
 from tests.simulation.groups.life import Life

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable
+from rota.core.types.leader import PROTOCOL_TYPE, decode_candidate
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, CommitReply, JoinGroup, JoinReply, LeaveGroup, Reply, Request
-from rota.types.leader import PROTOCOL_TYPE, decode_candidate
 from tests.simulation.groups.books import Books, Ledger
 from tests.simulation.groups.coordinator import GroupCoordinator
 from tests.simulation.groups.link import Observer

@@ -10,12 +10,12 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from random import Random
 
-from rota.assignors import TopicPartition
-from rota.assignors.work import WorkItem
+from rota.core.assignors import TopicPartition
+from rota.core.assignors.work import WorkItem
+from rota.core.types import TopicFacts
 from rota.protocol.limits import Limits
 from rota.protocol.messages import PutTopic
 from rota.testing.virtual_time import Deadlock, Runaway, VirtualTimeLoop, run
-from rota.types import TopicFacts
 from tests.simulation.groups import own_strategies
 from tests.simulation.groups.bodies import CandidateLife, PoolLife
 from tests.simulation.groups.books import Books

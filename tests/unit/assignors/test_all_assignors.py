@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors import (
+from rota.core.assignors import (
     STRATEGIES,
     MemberSubscription,
     UnknownAssignor,

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from rota.assignors import (
+from rota.core.assignors import (
     GroupAssignment,
     GroupSubscription,
     MemberSubscription,
@@ -15,7 +15,7 @@ from rota.assignors import (
     TopicPartition,
     register_strategy,
 )
-from rota.assignors.forecast import MOST_ROUNDS, AnyShares, forecast, imbalance, least_moves, moves_between
+from rota.core.assignors.forecast import MOST_ROUNDS, AnyShares, forecast, imbalance, least_moves, moves_between
 from tests.support.strategies import registered_for_one_test
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 
-from rota.assignors import MemberSubscription, Shares, TopicPartition, assign
+from rota.core.assignors import MemberSubscription, Shares, TopicPartition, assign
 from tests.conformance.assignor_properties import Outcome, holds, moved
 from tests.unit.assignors.worlds import Group, deterministic, groups
 

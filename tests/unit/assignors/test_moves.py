@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.assignors.moves import Moves
+from rota.core.assignors.moves import Moves
 
 A, B, C = range(3)
 

@@ -8,7 +8,7 @@ from importlib.metadata import EntryPoint
 
 import pytest
 
-from rota.assignors import (
+from rota.core.assignors import (
     STRATEGIES,
     BrokenStrategy,
     GroupAssignment,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors import MemberSubscription, Shares, TopicPartition, assign
+from rota.core.assignors import MemberSubscription, Shares, TopicPartition, assign
 from tests.conformance.assignor_properties import Outcome, holds, moved
 from tests.unit.assignors.worlds import RACKS, TOPICS, Group, deterministic, groups, small_group, small_groups_bytes
 

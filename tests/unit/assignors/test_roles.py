@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors import (
+from rota.core.assignors import (
     GroupSubscription,
     MemberSubscription,
     TopicPartition,

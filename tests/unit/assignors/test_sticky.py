@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors import MemberSubscription, TopicPartition, assign
+from rota.core.assignors import MemberSubscription, TopicPartition, assign
 from tests.conformance.assignor_properties import Outcome, holds
 from tests.unit.assignors.worlds import Group, deterministic, groups, subsets
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 
-from rota.assignors import TopicPartition
+from rota.core.assignors import TopicPartition
 from tests.conformance.assignor_properties import Outcome, holds, kept
 from tests.unit.assignors.worlds import Group, small_group, small_groups_bytes
 

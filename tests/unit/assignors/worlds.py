@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from rota.assignors import MemberSubscription, PartitionRacks, Shares, TopicPartition, assign
+from rota.core.assignors import MemberSubscription, PartitionRacks, Shares, TopicPartition, assign
 
 deterministic = settings(derandomize=True, deadline=None)
 """The same examples in every run, however slow the machine is."""

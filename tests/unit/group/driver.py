@@ -11,10 +11,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rota.group.records import Entry, ShardAcquired
-from rota.group.rows import GroupRow, RowChanges, ShardImage
-from rota.group.shard import Shard
-from rota.group.state import Group, Result, Timer
+from rota.core.group.records import Entry, ShardAcquired
+from rota.core.group.rows import GroupRow, RowChanges, ShardImage
+from rota.core.group.shard import Shard
+from rota.core.group.state import Group, Result, Timer
 from rota.protocol import messages as m
 from rota.protocol.limits import Limits
 from rota.testing.memory import MemoryTables, _Shard

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from rota.group.state import Timer, TimerKind
+from rota.core.group.state import Timer, TimerKind
+from rota.core.types import TopicFacts, readable_assignment
+from rota.core.types.worker import decode_share, listed
 from rota.protocol.errors import ErrorCode
-from rota.types import TopicFacts, readable_assignment
-from rota.types.worker import decode_share, listed
 from tests.unit.group.driver import KEY, Core, a_heartbeat, a_join, a_leave, a_sync, an_empty_shard
 from tests.unit.group.served import finish, the_job
 

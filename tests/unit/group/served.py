@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from rota.group.assignment import AssignmentJob
-from rota.group.state import TimerKind
-from rota.types import TopicFacts
-from rota.types.leader import Candidate, encode_candidate
+from rota.core.group.assignment import AssignmentJob
+from rota.core.group.state import TimerKind
+from rota.core.types import TopicFacts
+from rota.core.types.leader import Candidate, encode_candidate
 from tests.unit.group.driver import KEY, Core, a_join, an_empty_shard
 
 DOCUMENTS = b'{"topics": ["documents"]}'

@@ -6,11 +6,11 @@ import json
 
 import pytest
 
+from rota.core.types import Departed, TopicFacts
+from rota.core.types.leader import decode_election
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import JoinedMember, LeaveGroup, LeavingMember
-from rota.types import Departed, TopicFacts
-from rota.types.leader import decode_election
 from tests.unit.group.driver import (
     KEY,
     Core,

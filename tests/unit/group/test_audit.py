@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from rota.group.records import Administered
+from rota.core.group.records import Administered
 from rota.protocol import messages as m
 from tests.unit.group.driver import KEY, NAMESPACE, Core, a_stable_group, an_empty_group, an_empty_shard
 

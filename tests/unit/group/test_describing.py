@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rota.assignors.model import TopicPartition
-from rota.group import describe
+from rota.core.assignors.model import TopicPartition
+from rota.core.group import describe
+from rota.core.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
-from rota.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
 from tests.unit.group.driver import (
     GROUP_ID,
     KEY,

@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from rota.membership import Membership, MembershipRequest, MembershipSettings
+from rota.core.membership import Membership, MembershipRequest, MembershipSettings
+from rota.core.types.leader import Candidate, decode_election, encode_candidate
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import (
@@ -19,7 +20,6 @@ from rota.protocol.messages import (
     RebalanceGroup,
     Request,
 )
-from rota.types.leader import Candidate, decode_election, encode_candidate
 from tests.unit.group.driver import (
     KEY,
     REBALANCE_MS,

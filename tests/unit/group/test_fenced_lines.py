@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.group.records import RequestFenced
+from rota.core.group.records import RequestFenced
 from rota.protocol import messages as m
 from tests.unit.group.driver import KEY, Core, a_heartbeat, a_join, a_stable_group, a_sync
 

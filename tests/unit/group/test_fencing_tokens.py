@@ -7,12 +7,12 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from rota.group.records import MemberFenced
-from rota.group.shard import Shard
+from rota.core.group.records import MemberFenced
+from rota.core.group.shard import Shard
+from rota.core.types.leader import decode_election
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import LAST_TAKEOVER, MAX_TOKEN, NO_TOKEN, fencing_token, generation_of, takeover_of
-from rota.types.leader import decode_election
 from tests.unit.group.driver import (
     DELAY_MS,
     GROUP_ID,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rota.core.types import TopicFacts
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, FreezeGroup, JoinGroup, RebalanceGroup
 from rota.protocol.texts import TOPICS_CHANGED
-from rota.types import TopicFacts
 from tests.unit.group.driver import (
     GROUP_ID,
     NAMESPACE,

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.records import CLASSES, class_end_ms, gap_class, quantile_ms
+from rota.core.group.records import CLASSES, class_end_ms, gap_class, quantile_ms
 from rota.protocol.messages import HeartbeatMany, MemberHeartbeat
 from tests.unit.group.driver import KEY, LIMITS, SESSION_MS, Core, a_heartbeat, a_stable_group
 

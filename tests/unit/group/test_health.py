@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from rota.group.describe import LEAST_INTERVAL_MS, STUCK_MS, judge, unowned_partitions
-from rota.group.state import Member
+from rota.core.group.describe import LEAST_INTERVAL_MS, STUCK_MS, judge, unowned_partitions
+from rota.core.group.state import Member
 from rota.protocol import messages as m
 from rota.protocol.troubles import LATELY_MS
 from tests.unit.group.driver import (

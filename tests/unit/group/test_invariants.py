@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.state import EMPTY, PREPARING_REBALANCE, Group
+from rota.core.group.state import EMPTY, PREPARING_REBALANCE, Group
 from rota.protocol.fencing_token import LAST_TAKEOVER
 from tests.simulation.invariants import check_group
 from tests.unit.group.driver import (

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rota.group import records as r
-from rota.group.journal import RECORD_KINDS, decode_entry, encode_entry, encode_image
-from rota.group.rows import MemberImage
+from rota.core.group import records as r
+from rota.core.group.journal import RECORD_KINDS, decode_entry, encode_entry, encode_image
+from rota.core.group.rows import MemberImage
 from rota.protocol.causes import Cause
 from rota.protocol.messages import Protocol
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rota.group.rows import ShardImage
-from rota.group.shard import Shard
+from rota.core.group.rows import ShardImage
+from rota.core.group.shard import Shard
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (

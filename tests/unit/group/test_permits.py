@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from rota.core.types.permits import PROTOCOL_NAME, PROTOCOL_TYPE, PermitShare, Wish, decode_share, encode_wish
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN, fencing_token
 from rota.protocol.messages import RebalanceGroup
-from rota.types.permits import PROTOCOL_NAME, PROTOCOL_TYPE, PermitShare, Wish, decode_share, encode_wish
 from tests.unit.group.driver import (
     GROUP_ID,
     NAMESPACE,

@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rota.group.assignment import AGAIN_MS
-from rota.group.state import Timer, TimerKind
+from rota.core.group.assignment import AGAIN_MS
+from rota.core.group.state import Timer, TimerKind
+from rota.core.types import (
+    JoinedWith,
+    ProtocolType,
+    ServerSide,
+    Succession,
+    TopicFacts,
+    Units,
+    registry,
+    subscribed_topics,
+)
 from rota.protocol import messages as m
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
-from rota.types import JoinedWith, ProtocolType, ServerSide, Succession, TopicFacts, Units, registry, subscribed_topics
 from tests.unit.group.driver import KEY, Core, a_join, a_sync, an_empty_shard
 from tests.unit.group.served import a_served_group, end_join_phase, finish, hand_in, join
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rota.group.state import Timer, TimerKind
+from rota.core.group.state import Timer, TimerKind
+from rota.core.types.leader import Candidate, Election, decode_election, encode_candidate
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import HeartbeatMany, MemberHeartbeat, RebalanceGroup
-from rota.types.leader import Candidate, Election, decode_election, encode_candidate
 from tests.unit.group.driver import GROUP_ID, KEY, NAMESPACE, Core, a_heartbeat, a_join, a_leave, a_sync, an_empty_shard
 from tests.unit.group.served import Listed, end_join_phase, join
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from rota.group.rows import OffsetRow, SideCommit
+from rota.core.group.rows import OffsetRow, SideCommit
+from rota.core.types.consumer import Subscription, encode_subscription
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
-from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import (
     KEY,
     LIMITS,
@@ -170,7 +170,7 @@ def test_an_empty_group_without_offsets_is_kept_for_its_retention() -> None:
 
 
 def test_a_shard_keeps_only_so_many_empty_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rota.group.shard.MAX_EMPTY_GROUPS", 2)
+    monkeypatch.setattr("rota.core.group.shard.MAX_EMPTY_GROUPS", 2)
     core = an_empty_shard(dataclasses.replace(LIMITS, empty_group_retention_ms=5_000))
     for group_id in ("b", "a", "c"):
         core.ask(m.CommitOffsets(NAMESPACE, group_id, -1, (ITEM,)))

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
-from rota.assignors import TopicPartition
-from rota.assignors.work import WorkItem, WorkShare
-from rota.group.assignment import shares_of
-from rota.group.state import Timer, TimerKind
+from rota.core.assignors import TopicPartition
+from rota.core.assignors.work import WorkItem, WorkShare
+from rota.core.group.assignment import shares_of
+from rota.core.group.state import Timer, TimerKind
+from rota.core.types import consumer, plain, units_of, without_units
+from rota.core.types.worker import config_offset_in, decode_share, encode_share
 from rota.protocol.causes import Cause
 from rota.protocol.defaults import QUARANTINE_WINDOW_MS
 from rota.protocol.errors import ErrorCode
@@ -23,8 +25,6 @@ from rota.protocol.messages import (
     RebalanceGroup,
     SyncGroup,
 )
-from rota.types import consumer, plain, units_of, without_units
-from rota.types.worker import config_offset_in, decode_share, encode_share
 from tests.unit.group.driver import (
     KEY,
     NAMESPACE,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rota.group.join import MOST_GENERATIONS_AHEAD
-from rota.group.state import Result
+from rota.core.group.join import MOST_GENERATIONS_AHEAD
+from rota.core.group.state import Result
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DeleteGroup, JoinGroup
 from tests.unit.group.driver import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.group.state import Timer, TimerKind
+from rota.core.group.state import Timer, TimerKind
 from tests.unit.group.driver import KEY, SESSION_MS, Core, a_group_in_a_join_phase, a_heartbeat, a_join, a_stable_group
 
 GRACE_MS = 1_000

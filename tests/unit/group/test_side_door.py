@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rota.group.rows import OffsetRow, SideCommit
-from rota.group.shard import Shard
+from rota.core.group.rows import OffsetRow, SideCommit
+from rota.core.group.shard import Shard
 from rota.protocol import messages as m
 from tests.unit.group.driver import LIMITS, Core
 

@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import pytest
 
+from rota.core.types import Generation, JoinedWith, ProtocolType, ServerSide, Succession, registry
 from rota.protocol.fencing_token import fencing_token
 from rota.protocol.messages import RebalanceGroup
-from rota.types import Generation, JoinedWith, ProtocolType, ServerSide, Succession, registry
 from tests.unit.group.driver import KEY, Core, a_join, a_leave, a_sync, an_empty_shard
 from tests.unit.group.served import Listed, a_served_group, end_join_phase, hand_in, join
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.rows import GroupRow
-from rota.group.state import Timer, TimerKind
+from rota.core.group.rows import GroupRow
+from rota.core.group.state import Timer, TimerKind
+from rota.core.types import TopicFacts
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
-from rota.types import TopicFacts
 from tests.unit.group.driver import (
     DELAY_MS,
     KEY,

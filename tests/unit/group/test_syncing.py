@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pytest
 from msgspec.structs import replace
 
-from rota.assignors import TopicPartition
+from rota.core.assignors import TopicPartition
+from rota.core.types.consumer import Assignment, encode_assignment
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import DescribeGroup, FreezeGroup
-from rota.types.consumer import Assignment, encode_assignment
 from tests.unit.group.driver import (
     KEY,
     SESSION_MS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rota.group.records import UnitsQuarantined
-from rota.group.rows import OffsetRow, SideCommit
-from rota.group.state import Result, record
+from rota.core.group.records import UnitsQuarantined
+from rota.core.group.rows import OffsetRow, SideCommit
+from rota.core.group.state import Result, record
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from rota.group.records import (
+from rota.core.group.records import (
     AssignmentFailed,
     AssignmentSynced,
     LeaderChanged,

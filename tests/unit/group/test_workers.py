@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from rota.group.state import Timer, TimerKind
+from rota.core.group.state import Timer, TimerKind
+from rota.core.types import TopicFacts
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import FreezeGroup
-from rota.types import TopicFacts
 from tests.unit.group.driver import KEY, a_join, an_empty_shard
 from tests.unit.group.fleet import DELAY_MS, NAME, ORDERS, Fleet
 from tests.unit.group.served import the_job

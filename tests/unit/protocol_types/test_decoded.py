@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from rota.cli.groups import _held
-from rota.group import describe
-from rota.group.describe import describe_group
+from rota.core.group import describe
+from rota.core.group.describe import describe_group
+from rota.core.types import registry
+from rota.core.types.plugin import ProtocolType
+from rota.core.types.registry import MAX_DECODED_BYTES, decoded, readable_assignment, readable_metadata
 from rota.protocol.messages import DescribedMember, DescribeGroup
-from rota.types import registry
-from rota.types.plugin import ProtocolType
-from rota.types.registry import MAX_DECODED_BYTES, decoded, readable_assignment, readable_metadata
 from tests.unit.group.driver import GROUP_ID, NAMESPACE, a_stable_group
 
 DESCRIBE = DescribeGroup(NAMESPACE, GROUP_ID)

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from rota.protocol.limits import MAX_PREEMPT_AFTER_MS
-from rota.types import JoinedWith, MalformedMetadata, readable_assignment, readable_metadata
-from rota.types.leader import (
+from rota.core.types import JoinedWith, MalformedMetadata, readable_assignment, readable_metadata
+from rota.core.types.leader import (
     Candidate,
     Election,
     challengers,
@@ -18,6 +17,7 @@ from rota.types.leader import (
     encode_candidate,
     encode_election,
 )
+from rota.protocol.limits import MAX_PREEMPT_AFTER_MS
 
 
 def test_the_bytes_are_json_that_a_shell_script_can_read() -> None:

@@ -6,8 +6,7 @@ from random import Random
 
 import pytest
 
-from rota.protocol.fencing_token import NO_TOKEN, fencing_token
-from rota.types.permits import (
+from rota.core.types.permits import (
     PROTOCOL_NAME,
     PermitShare,
     Wish,
@@ -17,8 +16,9 @@ from rota.types.permits import (
     encode_wish,
     grant,
 )
-from rota.types.plugin import Generation, JoinedWith
-from rota.types.registry import readable_assignment, readable_metadata, why_not_assigned
+from rota.core.types.plugin import Generation, JoinedWith
+from rota.core.types.registry import readable_assignment, readable_metadata, why_not_assigned
+from rota.protocol.fencing_token import NO_TOKEN, fencing_token
 
 Shares = dict[str, bytes]
 

@@ -9,9 +9,17 @@ from typing import Any
 
 import pytest
 
+from rota.core.types import (
+    MalformedMetadata,
+    ProtocolType,
+    ServerSide,
+    Succession,
+    registry,
+    server_side,
+    subscribed_topics,
+)
+from rota.core.types.plugin import Units
 from rota.server.plugins import FAILURE_EVERY_S, PluginFailures
-from rota.types import MalformedMetadata, ProtocolType, ServerSide, Succession, registry, server_side, subscribed_topics
-from rota.types.plugin import Units
 
 
 def fail(*_: object) -> Any:

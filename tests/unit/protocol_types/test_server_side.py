@@ -9,8 +9,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rota.assignors import TopicPartition, UserData
-from rota.types import (
+from rota.core.assignors import TopicPartition, UserData
+from rota.core.types import (
     Generation,
     JoinedWith,
     MalformedMetadata,
@@ -22,11 +22,11 @@ from rota.types import (
     topics_debounce_ms,
     why_not_assigned,
 )
-from rota.types.consumer import Assignment, Subscription, decode_assignment, encode_assignment, encode_subscription
-from rota.types.consumer_server import group_subscription
-from rota.types.plain import decode_plain_subscription
-from rota.types.registry import subscribes
-from rota.types.user_data import encode_user_data
+from rota.core.types.consumer import Assignment, Subscription, decode_assignment, encode_assignment, encode_subscription
+from rota.core.types.consumer_server import group_subscription
+from rota.core.types.plain import decode_plain_subscription
+from rota.core.types.registry import subscribes
+from rota.core.types.user_data import encode_user_data
 from tests.unit.assignors.worlds import deterministic
 
 FOUR = {"t": TopicFacts(4)}

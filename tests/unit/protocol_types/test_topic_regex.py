@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rota.types import (
+from rota.core.types import (
     Generation,
     JoinedWith,
     MalformedMetadata,
@@ -18,9 +18,9 @@ from rota.types import (
     subscribed_topics,
     why_not_assigned,
 )
-from rota.types.registry import subscribes
-from rota.types.topic_regex import MAX_REGEX_CHARS, MAX_REGEXES
-from rota.types.worker import WorkerState, decode_state, encode_state
+from rota.core.types.registry import subscribes
+from rota.core.types.topic_regex import MAX_REGEX_CHARS, MAX_REGEXES
+from rota.core.types.worker import WorkerState, decode_state, encode_state
 
 
 def plain(**values: Any) -> bytes:

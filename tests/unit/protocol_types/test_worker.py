@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.assignors.work import HeldBack, Memory, Worker, WorkItem, WorkShare, assign_work
-from rota.types import MalformedMetadata
-from rota.types.worker import (
+from rota.core.assignors.work import HeldBack, Memory, Worker, WorkItem, WorkShare, assign_work
+from rota.core.types import MalformedMetadata
+from rota.core.types.worker import (
     WorkerState,
     decode_share,
     decode_state,

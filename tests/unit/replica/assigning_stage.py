@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
-from rota.group.state import Group
+from rota.core.group.state import Group
+from rota.core.replica.assigning import AskTopics, Assigning, Compute, Step
+from rota.core.replica.owned_shard import Ready
+from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeavingMember, ListedTopic, ListTopicsReply, Protocol
-from rota.replica.assigning import AskTopics, Assigning, Compute, Step
-from rota.replica.owned_shard import Ready
-from rota.replica.ports import Answer
 from tests.unit.replica.shards import ReplicaOfOneShard
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rota.group.rows import ShardImage
+from rota.core.group.rows import ShardImage
+from rota.core.replica.owned_shard import Now, OwnedShard, Ready
+from rota.core.replica.ports import SeenMembers, ShardClaim
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Request
-from rota.replica.owned_shard import Now, OwnedShard, Ready
-from rota.replica.ports import SeenMembers, ShardClaim
 from tests.unit.group.driver import a_commit, a_heartbeat, a_join, a_sync
 
 LEASE_MS = 9_001

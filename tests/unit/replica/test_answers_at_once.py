@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rota.core.replica.owned_shard import Ready
+from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import GetLeader, HeartbeatMany, MemberHeartbeat, Request, VerifyFence
-from rota.replica.owned_shard import Ready
-from rota.replica.ports import Answer
 from tests.unit.group.driver import KEY, SESSION_MS, a_commit, a_heartbeat
 from tests.unit.replica.shards import (
     BEAT,

@@ -6,9 +6,8 @@ import json
 
 import pytest
 
-from rota.group.state import Timer, TimerKind
-from rota.protocol.messages import ListedTopic, ListTopicsReply
-from rota.replica.assigning import (
+from rota.core.group.state import Timer, TimerKind
+from rota.core.replica.assigning import (
     LINGER_MS,
     PAUSE_MS,
     REFRESH_MS,
@@ -17,7 +16,8 @@ from rota.replica.assigning import (
     AskTopics,
     Compute,
 )
-from rota.types import TopicFacts, leader, registry
+from rota.core.types import TopicFacts, leader, registry
+from rota.protocol.messages import ListedTopic, ListTopicsReply
 from tests.unit.replica.assigning_stage import Replica
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rota.group.rows import RowChanges
-from rota.replica.ports import JournalEvent, ShardBatch, check_batches
+from rota.core.group.rows import RowChanges
+from rota.core.replica.ports import JournalEvent, ShardBatch, check_batches
 
 
 def a_batch(*seqs: int, shard_id: int = 0, first_seq: int = 4) -> ShardBatch:

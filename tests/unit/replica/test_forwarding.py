@@ -9,6 +9,26 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from rota.core.replica.forwarding import (
+    ANSWER_MS,
+    DRAINING,
+    HEARTBEAT_MS,
+    MOVE_MS,
+    POLL_MS,
+    AskHere,
+    AskPeer,
+    AwaitArrival,
+    Forwarding,
+    NoAnswer,
+    Pause,
+    ReadOwners,
+    RecordHeartbeat,
+    Step,
+    answer_timeout_ms,
+    as_moved,
+)
+from rota.core.replica.known_owners import KnownOwners
+from rota.core.replica.ports import Answer, Replica, ShardOwner
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
@@ -28,26 +48,6 @@ from rota.protocol.messages import (
     Protocol,
     Request,
 )
-from rota.replica.forwarding import (
-    ANSWER_MS,
-    DRAINING,
-    HEARTBEAT_MS,
-    MOVE_MS,
-    POLL_MS,
-    AskHere,
-    AskPeer,
-    AwaitArrival,
-    Forwarding,
-    NoAnswer,
-    Pause,
-    ReadOwners,
-    RecordHeartbeat,
-    Step,
-    answer_timeout_ms,
-    as_moved,
-)
-from rota.replica.known_owners import KnownOwners
-from rota.replica.ports import Answer, Replica, ShardOwner
 
 GROUP = ("default", "g")
 SHARDS = 2

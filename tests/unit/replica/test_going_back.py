@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from rota.group.rows import ShardImage
+from rota.core.group.rows import ShardImage
+from rota.core.replica import leases
+from rota.core.replica.going_back import Known, LostFact, StoreMemory, is_setback, lost_facts
+from rota.core.replica.leases import WENT_BACK
+from rota.core.replica.owned_shard import NOTHING
+from rota.core.replica.ports import EPOCHS_SKIPPED, Floor, SeenMembers, ShardClaim, ShardOwner
 from rota.protocol.limits import GENERATIONS_RAISED
-from rota.replica import leases
-from rota.replica.going_back import Known, LostFact, StoreMemory, is_setback, lost_facts
-from rota.replica.leases import WENT_BACK
-from rota.replica.owned_shard import NOTHING
-from rota.replica.ports import EPOCHS_SKIPPED, Floor, SeenMembers, ShardClaim, ShardOwner
 from tests.unit.group.driver import KEY, a_commit, a_join, a_sync, a_tombstone
 from tests.unit.replica.shards import LEASE_MS, a_shard, a_shard_with_a_member, at, commit, decide
 from tests.unit.replica.test_leases import ME, PEER, SHARDS, Shell, a_replica_with_all, held_by

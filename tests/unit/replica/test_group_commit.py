@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rota.core.replica.owned_shard import Append, GroupCommit, OwnedShard, ReadSideCommits
 from rota.protocol.errors import ErrorCode
-from rota.replica.owned_shard import Append, GroupCommit, OwnedShard, ReadSideCommits
 from tests.unit.replica.shards import AN_OFFSET, a_shard, at, commit, decide, reply_to
 
 

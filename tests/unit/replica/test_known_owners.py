@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rota.replica.known_owners import SLACK_MS, Ahead, KnownOwners
-from rota.replica.leases import Leases
-from rota.replica.owned_shard import Now
-from rota.replica.ports import RELEASED, Replica, ShardOwner
+from rota.core.replica.known_owners import SLACK_MS, Ahead, KnownOwners
+from rota.core.replica.leases import Leases
+from rota.core.replica.owned_shard import Now
+from rota.core.replica.ports import RELEASED, Replica, ShardOwner
 
 LEASE_MS = 1_000
 

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from rota.group.rows import ShardImage
-from rota.protocol.errors import ErrorCode
-from rota.replica import leases
-from rota.replica.forwarding import DRAINING
-from rota.replica.known_owners import KnownOwners
-from rota.replica.leases import (
+from rota.core.group.rows import ShardImage
+from rota.core.replica import leases
+from rota.core.replica.forwarding import DRAINING
+from rota.core.replica.known_owners import KnownOwners
+from rota.core.replica.leases import (
     HANDING_OVER_AT_ONCE,
     LOADING_AT_ONCE,
     MOVES,
@@ -23,8 +22,8 @@ from rota.replica.leases import (
     Leases,
     shards_of,
 )
-from rota.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
-from rota.replica.ports import (
+from rota.core.replica.owned_shard import NOT_AVAILABLE, Now, OwnedShard
+from rota.core.replica.ports import (
     RELEASED,
     Floor,
     Renewal,
@@ -34,6 +33,7 @@ from rota.replica.ports import (
     StoreLost,
     StoreUnavailable,
 )
+from rota.protocol.errors import ErrorCode
 from tests.unit.replica.shards import AN_OFFSET, LEASE_MS, LIMITS, a_shard, at, decide
 
 ME, PEER = Replica("r0", "http://r0"), Replica("r1", "http://r1")

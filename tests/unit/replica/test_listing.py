@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from rota.core.replica.listing import page_of_all, page_of_shards
+from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ForgetTopic, ListedGroup, ListGroups, ListReply, Reply, TopicReply
-from rota.replica.listing import page_of_all, page_of_shards
-from rota.replica.ports import Answer
 
 
 def groups(*group_ids: str, more: bool = False) -> ListReply:

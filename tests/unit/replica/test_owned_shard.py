@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from rota.group.assignment import AssignmentJob
-from rota.group.records import Entry, ShardAcquired, ShardReleased
-from rota.group.rows import OffsetRow, ShardImage, SideCommit
-from rota.group.state import Timer, TimerKind
+from rota.core.group.assignment import AssignmentJob
+from rota.core.group.records import Entry, ShardAcquired, ShardReleased
+from rota.core.group.rows import OffsetRow, ShardImage, SideCommit
+from rota.core.group.state import Timer, TimerKind
+from rota.core.replica.leases import MOVES
+from rota.core.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, STILL_HERE_MS, OwnedShard, Ready
+from rota.core.replica.ports import Answer, SeenMembers, ShardClaim
+from rota.core.types.consumer import Subscription, encode_subscription
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, JoinGroup, RebalanceGroup
-from rota.replica.leases import MOVES
-from rota.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, STILL_HERE_MS, OwnedShard, Ready
-from rota.replica.ports import Answer, SeenMembers, ShardClaim
-from rota.types.consumer import Subscription, encode_subscription
 from tests.unit.group.driver import KEY, SESSION_MS, a_commit, a_fetch, a_heartbeat, a_join, a_leave, a_sync
 from tests.unit.replica.shards import (
     AN_OFFSET,

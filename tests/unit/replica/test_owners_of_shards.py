@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rota.replica.known_owners import UNCLAIMED_MS, KnownOwners
-from rota.replica.ports import Replica, ShardOwner
+from rota.core.replica.known_owners import UNCLAIMED_MS, KnownOwners
+from rota.core.replica.ports import Replica, ShardOwner
 
 ME, PEER = "r0", Replica("r1", "http://r1")
 

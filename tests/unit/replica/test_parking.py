@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
+from rota.core.replica.owned_shard import wait_ms
 from rota.protocol.limits import MAX_WAIT_MS
 from rota.protocol.messages import JoinGroup, SyncGroup
-from rota.replica.owned_shard import wait_ms
 from tests.unit.group.driver import SESSION_MS, a_commit, a_heartbeat, a_join, a_stable_group, a_sync
 
 A_THIRD_MS = SESSION_MS // 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.replica.leases import preferred_owners, shards_of
+from rota.core.replica.leases import preferred_owners, shards_of
 
 SHARDS = 64
 

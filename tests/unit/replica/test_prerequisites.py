@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from rota.core.replica.owned_shard import Prerequisite, claim_to_confirm, prerequisites, refused_without
+from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
@@ -15,8 +17,6 @@ from rota.protocol.messages import (
     Request,
     VerifyFence,
 )
-from rota.replica.owned_shard import Prerequisite, claim_to_confirm, prerequisites, refused_without
-from rota.replica.ports import Answer
 from tests.unit.replica.shards import AN_OFFSET, EPOCH, a_shard, decide
 
 A_FENCE = VerifyFence("default", "g", 1, "m1")

@@ -8,7 +8,28 @@ from typing import Any
 
 import pytest
 
-from rota.group.state import Timer, TimerKind
+from rota.core.group.state import Timer, TimerKind
+from rota.core.replica.owned_shard import (
+    GRACE_MS,
+    PUBLISH_MS,
+    STILL_HERE_MS,
+    Ready,
+    _share_sessions,
+)
+from rota.core.replica.ports import SeenMembers, ShardNews
+from rota.core.replica.shared_liveness import (
+    AWAY_MS,
+    MOST_GONE,
+    UNAVAILABLE,
+    LastSeen,
+    Ping,
+    Publish,
+    ReadShard,
+    RecordHeartbeats,
+    SharedLiveness,
+    Step,
+    Steps,
+)
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     Heartbeat,
@@ -22,27 +43,6 @@ from rota.protocol.messages import (
     MemberHeartbeat,
     Protocol,
     SyncGroup,
-)
-from rota.replica.owned_shard import (
-    GRACE_MS,
-    PUBLISH_MS,
-    STILL_HERE_MS,
-    Ready,
-    _share_sessions,
-)
-from rota.replica.ports import SeenMembers, ShardNews
-from rota.replica.shared_liveness import (
-    AWAY_MS,
-    MOST_GONE,
-    UNAVAILABLE,
-    LastSeen,
-    Ping,
-    Publish,
-    ReadShard,
-    RecordHeartbeats,
-    SharedLiveness,
-    Step,
-    Steps,
 )
 from tests.unit.replica.shards import ReplicaOfOneShard
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 from msgspec import structs
 
-from rota.group.rows import ShardImage
+from rota.core.group.rows import ShardImage
+from rota.core.replica.going_back import MOST_LOST_FACTS, Known, Setback, StoreMemory
+from rota.core.replica.ports import EPOCHS_SKIPPED, Floor, Renewal, ShardClaim, ShardOwner
 from rota.protocol.limits import GENERATIONS_RAISED
 from rota.protocol.messages import OffsetToCommit
-from rota.replica.going_back import MOST_LOST_FACTS, Known, Setback, StoreMemory
-from rota.replica.ports import EPOCHS_SKIPPED, Floor, Renewal, ShardClaim, ShardOwner
 from tests.unit.group.driver import a_commit
 from tests.unit.replica.shards import EPOCH, LEASE_ENDS, a_shard_with_a_member, decide
 

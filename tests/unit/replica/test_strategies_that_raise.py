@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rota.replica.assigning import LINGER_MS, REFRESH_MS
-from rota.types import Generation, TopicFacts, consumer_server, registry
+from rota.core.replica.assigning import LINGER_MS, REFRESH_MS
+from rota.core.types import Generation, TopicFacts, consumer_server, registry
 from tests.unit.replica.assigning_stage import Replica
 
 

@@ -9,7 +9,7 @@ from rota.client.transports.http import HttpTransport
 from rota.client.transports.port import Transport
 from rota.client.transports.renewing import RenewingTransport
 from rota.credentials import Credentials
-from rota.wire.addresses import GRPC, HTTP, split_address
+from rota.protocol.wire.addresses import GRPC, HTTP, split_address
 
 
 def transport_to(

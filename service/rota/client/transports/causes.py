@@ -12,7 +12,7 @@ import httpx
 
 from rota.client.errors import CoordinatorUnreachable, UnreachableKind
 from rota.credentials import CredentialsError
-from rota.wire.addresses import IS_THIS_ROTA
+from rota.protocol.wire.addresses import IS_THIS_ROTA
 
 _MAX_QUOTED = 200
 _NO_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})

@@ -21,9 +21,9 @@ from rota.credentials import Credentials
 from rota.protocol.calls import ADMIN, refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request
+from rota.protocol.wire.replies import MalformedReply, Received
+from rota.protocol.wire.rpcs import rpc_of
 from rota.v1.admin_pb2 import WatchGroupRequest, WatchGroupResponse
-from rota.wire.replies import MalformedReply, Received
-from rota.wire.rpcs import rpc_of
 
 _WATCH = f"/{ADMIN}/WatchGroup"
 _ENDS = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})

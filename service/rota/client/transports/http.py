@@ -26,15 +26,15 @@ from rota.client.transports.owners import Owners
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.sse import events_of
 from rota.credentials import Credentials, CredentialsError
-from rota.observability.tracing import carried
 from rota.protocol.calls import NAMESPACE_PATH, refuse
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS, STREAM_SILENCE_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request
-from rota.wire.documents import dump_document
-from rota.wire.problems import PRUNED_EVENT
-from rota.wire.replies import Received
-from rota.wire.routes import Target, encode_request
+from rota.protocol.tracing import carried
+from rota.protocol.wire.documents import dump_document
+from rota.protocol.wire.problems import PRUNED_EVENT
+from rota.protocol.wire.replies import Received
+from rota.protocol.wire.routes import Target, encode_request
 
 _CONNECT_TIMEOUT_S = CONNECT_TIMEOUT_MS / 1000
 _ELSEWHERE = frozenset(

@@ -15,9 +15,9 @@ from rota.client.transports.sse import ServerSentEvent
 from rota.protocol.calls import REPLY_OF, refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request
-from rota.wire.documents import parse_document
-from rota.wire.problems import Problem, decode_problem, detail_at, retry_after_ms, unknown_code
-from rota.wire.replies import MalformedReply, Received, decode_reply
+from rota.protocol.wire.documents import parse_document
+from rota.protocol.wire.problems import Problem, decode_problem, detail_at, retry_after_ms, unknown_code
+from rota.protocol.wire.replies import MalformedReply, Received, decode_reply
 
 MAX_REPLY_BYTES = 256 * 1024 * 1024
 """Far larger than the members of the largest group with their metadata."""

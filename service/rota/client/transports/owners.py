@@ -12,7 +12,7 @@ from rota.client.transports.recent import Recent
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Request, SyncGroup
-from rota.wire.replies import Received
+from rota.protocol.wire.replies import Received
 
 _OF_A_MEMBER = (JoinGroup, SyncGroup, Heartbeat, CommitOffsets, LeaveGroup)
 _NOBODY = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

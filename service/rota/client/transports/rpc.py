@@ -18,14 +18,14 @@ from rota.client.transports.causes import closed, credentials_failed, unexpected
 from rota.client.transports.rpc_causes import rpc_cause
 from rota.credentials import Credentials, CredentialsError, Version
 from rota.grpc_polling import check_not_forked, keep_polling
-from rota.observability.tracing import carried
 from rota.protocol.calls import refuse
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinReply, Request
-from rota.wire.problems import Problem
-from rota.wire.replies import Received
-from rota.wire.rpc_status import DETAILS_KEY, problem_of
+from rota.protocol.tracing import carried
+from rota.protocol.wire.problems import Problem
+from rota.protocol.wire.replies import Received
+from rota.protocol.wire.rpc_status import DETAILS_KEY, problem_of
 
 SCHEMES = ("grpc", "grpcs")
 """Plain and with TLS."""

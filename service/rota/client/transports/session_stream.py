@@ -15,8 +15,8 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import broken, closed, foreign
 from rota.client.transports.rpc import Channels, problem_in
 from rota.protocol.calls import COORDINATOR
+from rota.protocol.wire.batching import dump_next, split_batch
 from rota.v1.coordinator_pb2 import SessionEvent, SessionOptions, SessionRequest
-from rota.wire.batching import dump_next, split_batch
 
 _PATH = f"/{COORDINATOR}/Session"
 _log = logging.getLogger(__name__)

@@ -18,11 +18,11 @@ from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Request, SyncGroup
+from rota.protocol.wire.heartbeats import read_results, write_many
+from rota.protocol.wire.problems import Problem, bounded_retry_after_ms, error_code
+from rota.protocol.wire.replies import MalformedReply, Received
+from rota.protocol.wire.rpcs import RPCS
 from rota.v1.coordinator_pb2 import SessionEvent
-from rota.wire.heartbeats import read_results, write_many
-from rota.wire.problems import Problem, bounded_retry_after_ms, error_code
-from rota.wire.replies import MalformedReply, Received
-from rota.wire.rpcs import RPCS
 
 LAST_ANSWERS_S = 60.0
 """Longer than any call waits."""

@@ -24,9 +24,9 @@ from rota.protocol.messages import (
     JoinReply,
     MemberHeartbeat,
 )
-from rota.wire.problems import error_code
-from rota.wire.replies import Received
-from rota.wire.status import STATUS
+from rota.protocol.wire.problems import error_code
+from rota.protocol.wire.replies import Received
+from rota.protocol.wire.status import STATUS
 
 LINGER_S = 0.001
 """Time that the first heartbeat of a message waits for others."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rota.group.records import CLASSES, quantile_ms
-from rota.observability.causes import rebalance_cause
+from rota.core.group.records import CLASSES, quantile_ms
 from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import ADMINISTERED, FAILOVERS, HEARTBEATS, LEADER_CHANGED, TOPICS
+from rota.server.observability.causes import rebalance_cause
 
 
 class LeaderChanges(Fact):

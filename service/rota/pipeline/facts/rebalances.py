@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from rota.observability.causes import rebalance_cause
 from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import COMPLETING, PREPARING, GroupView
 from rota.pipeline.tables import REBALANCES
 from rota.protocol.causes import Cause
+from rota.server.observability.causes import rebalance_cause
 
 ASSIGNED = "assigned"
 REASSIGNED = "reassigned"

@@ -14,8 +14,8 @@ from math import sqrt
 from operator import and_, mul
 from typing import Any, NamedTuple
 
-from rota.assignors import UnknownAssignor, strategy
-from rota.assignors.forecast import least_moves, moves_between
+from rota.core.assignors import UnknownAssignor, strategy
+from rota.core.assignors.forecast import least_moves, moves_between
 from rota.pipeline.facts.units import Shares
 
 MOST_ROUNDS = 3
@@ -140,7 +140,7 @@ class Change(NamedTuple):
     revoked: int
     """How many units were taken from members that stay."""
     least_moves: int
-    """The fewest moves to an assignment as even as this one: `rota.assignors.forecast.least_moves`."""
+    """The fewest moves to an assignment as even as this one: `rota.core.assignors.forecast.least_moves`."""
 
 
 class Holding:

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from rota.group.records import CLASSES, class_end_ms
+from rota.core.group.records import CLASSES, class_end_ms
 from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import TIMEOUT_ADVICE
@@ -35,7 +35,7 @@ class Silences(NamedTuple):
     """How long members were silent, all together."""
 
     gaps: Sequence[int]
-    """How many gaps that a heartbeat ended fell into each class of `rota.group.records`."""
+    """How many gaps that a heartbeat ended fell into each class of `rota.core.group.records`."""
     longest_kept_ms: int
     """The longest of these."""
     late: Mapping[int, int]

@@ -7,10 +7,10 @@ from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
+from rota.core.types import MalformedMetadata, consumer, leader, permits, worker
+from rota.core.types.consumer_server import units_of as partitions_of
+from rota.core.types.worker_server import units_of as work_of
 from rota.pipeline.failures import PipelineFailed
-from rota.types import MalformedMetadata, consumer, leader, permits, worker
-from rota.types.consumer_server import units_of as partitions_of
-from rota.types.worker_server import units_of as work_of
 
 Decoder = Callable[[bytes], Iterable[str]]
 """Names of the units in one member's assignment."""

@@ -1,4 +1,4 @@
-"""How a group stands between two lines: as much of its state as the facts look at, folded like `rota.group.state`."""
+"""The state of a group between two lines, as far as the facts need it; folded like `rota.core.group.state`."""
 
 from __future__ import annotations
 

@@ -10,13 +10,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from rota.access.rules import Caller
-from rota.access.sources import source_of
-from rota.access.tokens import MalformedToken, is_ours, parse
-from rota.api.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, unauthenticated
-from rota.observability.refusals import log_refusal
+from rota.core.access.rules import Caller
+from rota.core.access.sources import source_of
+from rota.core.access.tokens import MalformedToken, is_ours, parse
 from rota.protocol.errors import ErrorCode
+from rota.server.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, unauthenticated
 from rota.server.access.tokens import Tokens
+from rota.server.observability.refusals import log_refusal
 
 if TYPE_CHECKING:
     from rota.server.access.issuers import IssuedTokens
@@ -48,7 +48,7 @@ class Overloaded(Unanswered):
 
 
 class ServerAuthenticator:
-    """See `rota.api.access.identity.Authenticator`."""
+    """See `rota.server.access.identity.Authenticator`."""
 
     def __init__(self, policy: Policy, tokens: Tokens, bearers: IssuedTokens) -> None:
         self.policy = policy

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from rota.access.document import AccessDocument, InvalidAccess, read_document
+from rota.core.access.document import AccessDocument, InvalidAccess, read_document
 
 LOOK_EVERY_S = 1.0
 

@@ -19,14 +19,14 @@ import msgspec
 from jwt import PyJWK, PyJWKSet
 from msgspec import Struct
 
-from rota.access.budgets import BUDGETS, Budgets, Places
-from rota.access.document import SERVICE_ACCOUNT, USER, Issuer
-from rota.access.rules import KUBERNETES, Caller, Pod, Text, name_by
-from rota.access.sources import source_of
-from rota.api.access.identity import ORIGIN, Policy
-from rota.observability.refusals import log_refusal
+from rota.core.access.budgets import BUDGETS, Budgets, Places
+from rota.core.access.document import SERVICE_ACCOUNT, USER, Issuer
+from rota.core.access.rules import KUBERNETES, Caller, Pod, Text, name_by
+from rota.core.access.sources import source_of
 from rota.server.access.authenticator import Overloaded, Refused, Unanswered
 from rota.server.access.files import Reread
+from rota.server.access.identity import ORIGIN, Policy
+from rota.server.observability.refusals import log_refusal
 
 MAX_AGE_S = 300.0
 LEAST_PAUSE_S = 10.0

@@ -7,15 +7,15 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rota.access.document import InvalidAccess
-from rota.api.access.guard import Guard
-from rota.observability.metrics import Metrics
-from rota.replica.ports import StoreUnavailable
+from rota.core.access.document import InvalidAccess
+from rota.core.replica.ports import StoreUnavailable
 from rota.server.access.authenticator import ServerAuthenticator
 from rota.server.access.files import AccessFile
+from rota.server.access.guard import Guard
 from rota.server.access.issuers import IssuedTokens, ReviewBudget
 from rota.server.access.tokens import Tokens
 from rota.server.http_server import CannotListen
+from rota.server.observability.metrics import Metrics
 from rota.server.settings import Settings
 from rota.storage.store import SqlStore
 

@@ -12,10 +12,10 @@ from typing import Protocol
 import msgspec
 from msgspec.structs import replace
 
-from rota.access.document import InvalidAccess
-from rota.access.tokens import Presented, TokenRecord, refusal_of
+from rota.core.access.document import InvalidAccess
+from rota.core.access.tokens import Presented, TokenRecord, refusal_of
+from rota.core.replica.ports import StoreUnavailable
 from rota.protocol.messages import Act
-from rota.replica.ports import StoreUnavailable
 from rota.server.access.files import LOOK_EVERY_S, Reread
 from rota.server.private_files import write_private
 

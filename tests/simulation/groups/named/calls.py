@@ -15,15 +15,15 @@ from rota.client.driver import Driver
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable
 from rota.client.transports import causes, http, http_answers
 from rota.client.transports.owners import Owners
-from rota.membership import answers, machine, requests
-from rota.membership.backoff import Backoff, Pace
-from rota.membership.reachability import Reachability
+from rota.core.membership import answers, machine, requests
+from rota.core.membership.backoff import Backoff, Pace
+from rota.core.membership.reachability import Reachability
+from rota.core.types.consumer import decode_assignment
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinGroup, LeaveGroup, LeavingMember, SyncGroup
 from rota.protocol.texts import shortened
-from rota.types.consumer import decode_assignment
-from rota.wire import problems
-from rota.wire.problems import Problem, decode_problem
+from rota.protocol.wire import problems
+from rota.protocol.wire.problems import Problem, decode_problem
 from tests.simulation.groups.planting import Plants
 from tests.simulation.registry import Patch
 

@@ -8,15 +8,15 @@ from typing import Any
 
 import msgspec
 
+from rota.agents.exec import giving_up, lead
+from rota.agents.exec.giving_up import not_granted
 from rota.cli import calls, foreseen
 from rota.cli.exits import CommandFailed
 from rota.client import election, troubles
-from rota.exec import giving_up, lead
-from rota.exec.giving_up import not_granted
-from rota.group import describe, rebalance
+from rota.core.group import describe, rebalance
+from rota.core.types import leader, registry
 from rota.protocol import filters
-from rota.types import leader, registry
-from rota.wire.shapes import Shape
+from rota.protocol.wire.shapes import Shape
 from tests.simulation.groups.planting import Plants, patch_text
 from tests.simulation.registry import Patch
 from tests.support import sources

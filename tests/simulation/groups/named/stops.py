@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rota.agents.exec.run import Run
+from rota.agents.exec.stopping import Stopping
 from rota.client import driver
 from rota.client.stop_deadline import Step, StopDeadline
-from rota.exec.run import Run
-from rota.exec.stopping import Stopping
 from tests.simulation.groups.planting import Plants
 from tests.simulation.registry import Patch
 

@@ -8,9 +8,9 @@ from typing import Any
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
+from rota.core.replica.owned_shard import OwnedShard
 from rota.fencing import transactions
-from rota.replica.owned_shard import OwnedShard
-from rota.runtime import coordinator, following
+from rota.server.runtime import coordinator, following
 from rota.storage import append, gate, prune_plan, pruning
 from rota.storage.engine import driver_of
 from rota.storage.store import SqlStore

@@ -11,8 +11,8 @@ from rota.client.consumer_protocol import TopicRole
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics_watch import TopicsWatch
 from rota.client.withheld import WithheldPartitions
-from rota.group import topics
-from rota.group.rows import TopicRow
+from rota.core.group import topics
+from rota.core.group.rows import TopicRow
 from rota.protocol.messages import ListTopics
 from tests.simulation.groups.planting import Plants
 from tests.simulation.registry import Patch

@@ -26,7 +26,7 @@ from rota.client import (
 from rota.client.errors import CoordinatorError, LeadershipLost, MembershipLost
 from rota.client.holding import Holding
 from rota.client.stop_deadline import Step, StopDeadline
-from rota.membership.standing import Standing
+from rota.core.membership.standing import Standing
 from tests.simulation.groups.planting import Plants
 from tests.simulation.registry import Patch
 

@@ -1,0 +1,1 @@
+"""Processes beside the user's program: `rota lead`, `rota work` and the sidecar."""

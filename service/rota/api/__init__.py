@@ -1,1 +1,0 @@
-"""The transports: they decode, call the coordinator, encode. No decisions, no SQL."""

@@ -1,1 +1,0 @@
-"""The guard in front of the coordinator: one for all transports, with one table of permissions."""

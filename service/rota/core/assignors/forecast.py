@@ -1,0 +1,123 @@
+"""What a strategy would make of a group, round by round, and how far one assignment is from another."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import NamedTuple, TypeAlias
+
+from rota.core.assignors.model import MemberSubscription, TopicPartition
+from rota.core.assignors.own import GroupSubscription
+from rota.core.assignors.registry import assign_group, strategy
+
+AnyShares: TypeAlias = Mapping[str, Collection[TopicPartition]]
+"""Member id to the partitions that it holds."""
+
+MOST_ROUNDS = 8
+"""A cooperative strategy needs two. One of the user's own may never settle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The assignment once the group has settled, after so many join phases."""
+
+    shares: Mapping[str, Sequence[TopicPartition]]
+    rounds: int
+    revoked: Mapping[str, frozenset[TopicPartition]]
+    """By member the partitions that it has to give up on the way: for good, or until the next round."""
+
+
+def forecast(name: str, group: GroupSubscription, claims_nothing: Collection[str] = ()) -> Forecast:
+    """Assign until no member has to give anything up.
+
+    That is one round, or two under a cooperative strategy (KIP-429): a member that must revoke rejoins when it has.
+    Members in `claims_nothing` gave all up before they joined, though the strategy is cooperative. Raises what the
+    strategy raises.
+    """
+    cooperative = strategy(name).cooperative
+    revoked: dict[str, frozenset[TopicPartition]] = {member.member_id: frozenset() for member in group.members}
+    rounds = 0
+    while True:
+        group = replace(group, members=[_without_claims(member, claims_nothing) for member in group.members])
+        shares = assign_group(name, group).shares
+        rounds += 1
+        lost = {
+            each.member_id: frozenset(each.owned_partitions) - set(shares[each.member_id]) for each in group.members
+        }
+        for member_id, partitions in lost.items():
+            revoked[member_id] |= partitions
+        if not cooperative or not any(lost.values()) or rounds == MOST_ROUNDS:
+            return Forecast(shares, rounds, revoked)
+        group = _next_round(group, shares)
+
+
+def _without_claims(member: MemberSubscription, claims_nothing: Collection[str]) -> MemberSubscription:
+    return replace(member, owned_partitions=(), generation=None) if member.member_id in claims_nothing else member
+
+
+def _next_round(group: GroupSubscription, shares: AnyShares) -> GroupSubscription:
+    """The group as it joins again: each member claims its assignment of this generation."""
+    members = [
+        replace(member, owned_partitions=shares[member.member_id], generation=group.generation_id)
+        for member in group.members
+    ]
+    return replace(group, members=members, generation_id=group.generation_id + 1)
+
+
+class Move(NamedTuple):
+    """A partition that changes hands."""
+
+    partition: TopicPartition
+    source: str
+    target: str
+
+
+def moves_between(before: AnyShares, after: AnyShares) -> list[Move]:
+    """The partitions that one member loses and another gets, in order. A partition without a former member is no move.
+
+    Where a partition has copies, each that is lost is paired with one that is added.
+    """
+    losers, gainers = _holders_beyond(before, after), _holders_beyond(after, before)
+    return [
+        Move(partition, source, target)
+        for partition in sorted(losers.keys() & gainers.keys())
+        for source, target in zip(losers[partition], gainers[partition], strict=False)
+    ]
+
+
+def least_moves(before: AnyShares, after: AnyShares) -> int:
+    """The fewest moves to an assignment with a largest share not above that of `after`, and a smallest not below.
+
+    Members keep their partitions up to the largest share; those below the smallest must be given something. It is exact
+    where every member may hold every partition, and a lower bound otherwise.
+    """
+    if not after:
+        return 0
+    held, owned = (Counter(chain.from_iterable(shares.values())) for shares in (before, after))
+    sizes = [len(share) for share in after.values()]
+    smallest, largest = min(sizes), max(sizes)
+    kept = [len([each for each in before.get(member_id, ()) if each in owned]) for member_id in after]
+    most_kept = min(
+        sum(min(number, largest) for number in kept),
+        sum(sizes) - sum(max(smallest - number, 0) for number in kept),
+    )
+    return sum((held & owned).values()) - most_kept
+
+
+def imbalance(shares: AnyShares) -> int:
+    """The partitions of the fullest member less those of the emptiest."""
+    sizes = [len(share) for share in shares.values()]
+    return max(sizes, default=0) - min(sizes, default=0)
+
+
+def _holders_beyond(shares: AnyShares, other: AnyShares) -> dict[TopicPartition, list[str]]:
+    """By partition the members that hold it in `shares` and not in `other`, in order."""
+    holders: dict[TopicPartition, list[str]] = {}
+    for member_id in sorted(shares):
+        in_both = frozenset(other.get(member_id, ()))
+        for partition in shares[member_id]:
+            if partition not in in_both:
+                holders.setdefault(partition, []).append(member_id)
+    return holders

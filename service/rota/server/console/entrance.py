@@ -1,0 +1,121 @@
+"""The user of the console: signed in by a token, with a session cookie that scripts cannot read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rota.core.access.rules import SCRAPE
+from rota.core.access.sessions import SESSION_MS
+from rota.protocol.errors import RejectedRequest
+from rota.server.access.guard import Guard
+from rota.server.access.identity import NOTE
+from rota.server.console.browsing import root_of
+from rota.server.console.ports import ConsoleStore
+from rota.server.console.sessions import Sessions, bearer
+
+COOKIE = "rota_session"
+COOKIE_OVER_TLS = f"__Host-{COOKIE}"
+"""Browsers accept a cookie with this prefix only over TLS, from this host itself, and for all of its paths."""
+COOKIE_BELOW_A_PATH = f"__Secure-{COOKIE}"
+"""A console below a path sets that path in the cookie, so that other programs of its host do not receive it."""
+TOKEN_MAX_CHARS = 8_192
+
+
+@dataclass(frozen=True, slots=True)
+class Entrance:
+    """Signs users in. Without a guard every user is accepted, and there is no sign-in."""
+
+    guard: Guard | None
+    sessions: Sessions | None
+
+    @classmethod
+    def of(cls, guard: Guard | None, store: ConsoleStore) -> Entrance:
+        return cls(guard, Sessions(store, guard) if guard is not None else None)
+
+    async def enter(self, http: Request) -> None:
+        """Authenticate the request as the session's caller; an `Authorization` header has precedence.
+
+        The API never reads the cookie: a form of another site could send it to the API, but not to the console.
+        """
+        cookie = http.cookies.get(_cookie_name(http), "")
+        if self.sessions is not None and cookie and "authorization" not in http.headers:
+            await self.sessions.enter(cookie)
+
+    async def open_session(self, response: Response, token: str, http: Request) -> Response:
+        """Sign in with a token that `refusal_of` accepted. The browser's former session ends."""
+        assert self.sessions is not None
+        cookie, secure = await self.sessions.open(token), http.url.scheme == "https"
+        await self._close(http)
+        max_age, name = SESSION_MS // 1000, _cookie_name(http)
+        path = root_of(http) or "/"
+        response.set_cookie(name, cookie, max_age=max_age, path=path, secure=secure, httponly=True, samesite="strict")
+        return response
+
+    async def close_session(self, response: Response, http: Request) -> Response:
+        """Sign out: the cookie is invalid from now on."""
+        await self._close(http)
+        secure, path = http.url.scheme == "https", root_of(http) or "/"
+        response.delete_cookie(_cookie_name(http), path=path, secure=secure, httponly=True, samesite="strict")
+        return response
+
+    async def _close(self, http: Request) -> None:
+        if self.sessions is not None:
+            await self.sessions.close(http.cookies.get(_cookie_name(http), ""))
+
+    async def refusal_of(self, token: str) -> str:
+        """Return why this token is rejected; empty if it is accepted.
+
+        Raises:
+            RejectedRequest: The caller exceeds its quota, or without a valid token that of its address.
+        """
+        if self.guard is None:
+            return "There is no sign-in: this server lets every caller do everything."
+        if not token or len(token) > TOKEN_MAX_CHARS or not token.isascii() or not token.isprintable():
+            return "That is no token."
+        identity = await self.guard.enter(bearer(token))
+        self.guard.charge()
+        return identity.proof_refused() or ("That token identifies no caller." if identity.caller.is_anonymous else "")
+
+    @property
+    def user(self) -> str:
+        """The signed-in subject; empty without one."""
+        if self.guard is None:
+            return ""
+        caller = self.guard.current().caller
+        return "" if caller.is_anonymous else caller.subject
+
+    def may_see_server(self) -> bool:
+        """Whether the caller may see replicas and shards, as callers that may read the server's metrics do."""
+        try:
+            self.check_server()
+        except RejectedRequest:
+            return False
+        return True
+
+    def check_server(self) -> None:
+        """Check `may_see_server`; raises `RejectedRequest`."""
+        if self.guard is not None:
+            self.guard.current().check(SCRAPE, "", "")
+
+
+def place_to_go(http: Request, wanted: str) -> str:
+    """Return the page to open after signing in: always one of this console."""
+    parts, start = urlsplit(wanted), f"{root_of(http)}/"
+    is_ours = wanted.startswith(start) and not wanted.startswith(("//", "/\\")) and not (parts.scheme or parts.netloc)
+    return wanted if is_ours and wanted.isprintable() else start
+
+
+def note(text: str) -> None:
+    """Add this note to the guard's record of the next call."""
+    NOTE.set(text)
+
+
+def _cookie_name(http: Request) -> str:
+    """Return the cookie's name. With TLS, to this server or to a trusted proxy, it is never sent unencrypted."""
+    if http.url.scheme != "https":
+        return COOKIE
+    return COOKIE_BELOW_A_PATH if root_of(http) else COOKIE_OVER_TLS
