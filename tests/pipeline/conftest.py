@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from rota.demo.workload.generate import generate
-from rota.pipeline.session import start
+from rota.pipeline.failures import JarsMissing
+from rota.pipeline.java import delta_jars
+from rota.pipeline.session import cache_folder, start
 from tests.pipeline.journals import fleet
 from tests.support.postgres import PostgresServer
 
@@ -20,7 +22,11 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A small Spark on two threads of this machine."""
+    """A small Spark on two threads of this machine. A machine that cannot fetch Delta's jars skips its tests."""
+    try:
+        delta_jars(cache_folder())
+    except JarsMissing as error:
+        pytest.skip(str(error))
     folder = tmp_path_factory.mktemp("spark")
     session = start(
         "local[2]",
