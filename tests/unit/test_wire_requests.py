@@ -381,6 +381,12 @@ WRONG: list[tuple[type[m.Request], dict[str, Any], ErrorCode, str]] = [
         ErrorCode.INVALID_REQUEST,
         "attributes[...] must be a string",
     ),
+    (
+        m.PutTopic,
+        {"partitions": 1, "attributes": {"a\0": "b"}},
+        ErrorCode.INVALID_REQUEST,
+        "a name in attributes must be Unicode text without NUL",
+    ),
     (m.FetchOffsets, {"topic": ["documents"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),
     (m.FetchOffsets, {"topic": ["documents/"]}, ErrorCode.INVALID_REQUEST, "topic[0].partitions must have at least 1"),
     (m.FetchOffsets, {"topic": ["documents/\u0663"]}, ErrorCode.INVALID_REQUEST, "topic[0] must look like"),

@@ -12,7 +12,7 @@ from msgspec import ValidationError, inspect
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.suggestions import unknown
 
-_ERROR = re.compile(r"(?s)(?P<said>.*?)(?: - at (?:`key` in )?`\$(?P<path>[^`]*)`)?")
+_ERROR = re.compile(r"(?s)(?P<said>.*?)(?: - at (?P<key>`key` in )?`\$(?P<path>[^`]*)`)?")
 _UNKNOWN = re.compile(r"(?s)Object contains unknown field `(.*)`")
 _TOO_LONG = re.compile(r"Expected `\w+` of length <= ")
 _KEPT = 400
@@ -92,6 +92,8 @@ def reject(error: ValidationError, struct: type) -> RejectedRequest:
     assert matched is not None
     said, place = matched["said"], (matched["path"] or "").removeprefix(".")
     kind = _kind_at(struct, (name or index for name, index in _STEP.findall("." + place)) if place else ())
+    if matched["key"] and isinstance(kind.type, inspect.DictType):
+        kind, place = kind_of(kind.type.key_type), f"a name in {place}"
     code = ErrorCode.PAYLOAD_TOO_LARGE if _TOO_LONG.match(said) else ErrorCode.INVALID_REQUEST
     return RejectedRequest(code, _detail(said, place, kind))
 
