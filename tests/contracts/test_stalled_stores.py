@@ -125,7 +125,7 @@ async def test_a_cancelled_write_leaves_neither_lock_nor_file(
         try:
             async with asyncio.timeout(cancelled_s):
                 await WRITES[write](embedded, sqlite_url)
-        except TimeoutError as error:
+        except (TimeoutError, StoreUnavailable) as error:
             # Its traceback keeps the frames, and these the cursors of the driver.
             kept.append(error)
         await unlocking

@@ -13,5 +13,10 @@ MOST_FILES = 38
 async def test_a_join_leads_through_few_files(tmp_path: Path) -> None:
     trace = await trace_a_join(tmp_path)
 
-    assert {"api/http/member_calls.py", "runtime/loop.py", "group/join.py", "storage/store.py"} <= trace.files
+    assert {
+        "server/http/member_calls.py",
+        "server/runtime/loop.py",
+        "core/group/join.py",
+        "storage/store.py",
+    } <= trace.files
     assert len(trace.files) <= MOST_FILES, sorted(trace.files)
