@@ -167,8 +167,9 @@ use_git_change_detection = false
 def build_stage(room: Room) -> Path:
     """Write the room's folder. The results of earlier runs stay."""
     room.stage.mkdir(parents=True, exist_ok=True)
-    for package in (room.stage / "mutants" / "src" / "rota").glob("*"):
-        if package.is_dir() and package.name != room.package:
+    mutants = room.stage / "mutants" / "src" / "rota"
+    for package in (*(mutants / "core").glob("*"), *mutants.glob("*")):
+        if package.is_dir() and not f"{room.package}/".startswith(f"{package.relative_to(mutants)}/"):
             shutil.rmtree(package)  # mutmut copies only missing files.
     for link, target in (("src", "service"), ("tests", "tests"), ("migrations", "migrations")):
         path = room.stage / link
