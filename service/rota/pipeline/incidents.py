@@ -38,7 +38,7 @@ class Stalls:
 
     partitions: int
     known: int
-    """Of so many partitions there are commits before it."""
+    """Number of partitions that had commits before it."""
     longest_ms: int = 0
     longest: str = ""
     goes_on: bool = False

@@ -177,7 +177,7 @@ LINES_PER_TASK = 250_000
 
 PRUNED_HINT = (
     "read a later range, or give the pipeline a name with `rota journal readers` so that pruning waits for it; "
-    "`rota pipeline run --skip-pruned` goes on behind the hole"
+    "`rota pipeline run --skip-pruned` continues after them"
 )
 
 

@@ -89,7 +89,7 @@ class Reader:
 
 
 class BatchReader(Reader, DataSourceReader):
-    """All lines between two positions; without one, from the first line that is there, or to the last."""
+    """All lines between two positions; by default from the oldest line to the newest."""
 
     def partitions(self) -> Sequence[InputPartition]:
         heads = self._journal().heads()

@@ -32,7 +32,7 @@ class HttpAnswer:
     status: int
     headers: httpx.Headers
     body: bytes | None
-    """None if it is larger than any reply of Rota's."""
+    """Return None if the body is larger than any reply of Rota."""
 
     @property
     def is_success(self) -> bool:

@@ -31,7 +31,7 @@ OUTCOMES = {
     DELETED: "the group was deleted; the lines before that are not there",
 }
 WASTED = (SUPERSEDED, TIMED_OUT, ASSIGNMENT_FAILED, FORGOTTEN)
-"""Those that have to be done again."""
+"""Outcomes of rebalances that members have to repeat."""
 
 _COUNTED = {
     "member_joined": "joined",

@@ -172,7 +172,7 @@ class Holding:
         return holding
 
     def renamed(self, old_id: str, new_id: str) -> Holding:
-        """The same where a member has another id; it keeps its share."""
+        """Return the same shares, with another id for one member."""
         return Holding({(new_id if m == old_id else m): share for m, share in self.shares.items()})
 
     def change_from(self, before: Holding) -> Change:
@@ -207,7 +207,7 @@ class Holding:
         )
 
     def _most_kept(self, kept: list[int]) -> int:
-        """As in `least_moves` of the strategies, for the numbers at hand: this is in the way of every replayed step."""
+        """Compute `least_moves` of the strategies from counts alone, because every replayed step needs it."""
         if not kept:
             return 0
         smallest, largest = self.sizes[0], self.sizes[-1]
