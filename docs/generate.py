@@ -217,8 +217,7 @@ def _duration(value_ms: int) -> str:
 
 def metrics() -> str:
     """The metrics of the server's `/metrics`, of the pipeline, and of the SDK."""
-    from rota.client.metrics import LABELS, METRICS
-    from rota.client.rebalance_causes import CAUSES
+    from rota.client.metrics import CAUSES, LABELS, METRICS
     from rota.pipeline.metrics import Metrics as PipelineMetrics
     from rota.server.observability.metrics import Metrics
 

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 
 from rota.client import Credentials
-from rota.client.transports import renewing
+from rota.client.transports import addresses
 from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import GroupEvent, Transport
 from rota.protocol.errors import ErrorCode
@@ -101,7 +101,7 @@ async def test_groups_are_looked_at_again_with_other_rules_alone(
 async def test_a_client_goes_on_with_its_next_token(
     service: Service, tmp_path: Path, over: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(renewing, "LONG_S", 0.0)
+    monkeypatch.setattr(addresses, "LONG_S", 0.0)
     file = tmp_path / "token"
     file.write_text(service.secrets.a_token(f"first {over}"))
     address = service.http.base_url.netloc.decode() if over == "http" else service.server.address

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rota.adapters.prometheus import register
-from rota.client.exported import HasStats
+from rota.client.stats import HasStats
 
 
 class Scrape:

@@ -81,7 +81,7 @@ async def test_a_blocked_loop_ends_the_term_with_the_reason(url: str, caplog: py
     async with rota.connect(url) as client, client.leader("writer", session_timeout=1.0) as election:
         term = await anext(election.terms())
         async with rota.connect(url) as other, other.leader("writer", session_timeout=60.0):
-            with caplog.at_level(logging.WARNING, "rota.client.lag"), pytest.raises(LeadershipLost):
+            with caplog.at_level(logging.WARNING, "rota.client.clock"), pytest.raises(LeadershipLost):
                 await block(term, 1.5)
             await until(lambda: client.lag.worst >= 1)
         assert "the event loop was blocked for" in caplog.text

@@ -44,7 +44,7 @@ def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     return [
         record.getMessage()
         for record in caplog.records
-        if record.name == "rota.client.missing_topics" and record.levelno == level
+        if record.name == "rota.client.topics" and record.levelno == level
     ]
 
 

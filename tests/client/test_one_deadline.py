@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from rota.agents.sidecar.changes import Change, Changes
-from rota.agents.sidecar.hooks.dispatch import Dispatcher
+from rota.agents.sidecar.hooks import Dispatcher
 from rota.agents.sidecar.membership import ElectionMembership, PoolMembership
 from rota.agents.sidecar.serve import HookRunner
 from rota.agents.sidecar.settings import SidecarSettings
+from rota.agents.sidecar.status import Change, Changes
 from rota.client import Client
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 from tests.client.stage import GROUP, TOPICS, Cable, Worker, a_coordinator, a_worker, until

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.client.transports.owner_search import OwnerReport, OwnerSearch
-from rota.client.transports.owners import Owner, OwnerOutOfReach
+from rota.client.transports.owners import Owner, OwnerOutOfReach, OwnerReport, OwnerSearch
 
 GROUP = ("default", "g")
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.client.transports.owners import Group, Owner, Owners
-from rota.client.transports.recent import Recent
+from rota.client.transports.owners import Group, Owner, Owners, Recent
 from rota.protocol.messages import Heartbeat, HeartbeatReply, LeaveGroup, LeaveReply, LeavingMember
 from rota.protocol.wire.replies import Received
 

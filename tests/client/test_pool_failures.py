@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rota.client import Shard, WorkerPool
-from rota.client.exported import Clients
 from rota.client.metrics import SHARDS_IN_TROUBLE
+from rota.client.stats import Clients
 from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 

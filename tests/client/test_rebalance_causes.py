@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rota.client.rebalance_causes import CAUSES, RebalanceCauses, cause_of_reason
+from rota.client.metrics import CAUSES, RebalanceCauses, cause_of_reason
 from rota.core.membership import events as core
 from rota.protocol.errors import ErrorCode
 from tests.support.sources import sources

@@ -10,8 +10,7 @@ import pytest
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.rpc import Channels
-from rota.client.transports.session_stream import SessionStream
-from rota.client.transports.stream import StreamTransport
+from rota.client.transports.stream import SessionStream, StreamTransport
 from rota.protocol.calls import COORDINATOR
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat
@@ -86,7 +85,7 @@ async def test_calls_fail_once_none_can_be_written(monkeypatch: pytest.MonkeyPat
     channels = Channels([f"grpc://127.0.0.1:{port}"], None)
     stream = SessionStream(channels, channels.url, lambda _: None, None)
     await stream.call(heartbeat=HeartbeatManyRequest())
-    monkeypatch.setattr("rota.client.transports.session_stream.dump_next", lambda _: 1 / 0)
+    monkeypatch.setattr("rota.client.transports.stream.dump_next", lambda _: 1 / 0)
 
     async with asyncio.timeout(10):
         with pytest.raises(CoordinatorUnreachable):

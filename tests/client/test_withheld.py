@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rota.client.withheld import WithheldPartitions
+from rota.client.consumer_protocol import WithheldPartitions
 from rota.core.assignors import MemberSubscription, TopicPartition
 
 HELD, OTHER = TopicPartition("t", 2), TopicPartition("t", 3)

@@ -18,7 +18,7 @@ from rota.client import (
     Shard,
     WorkerPool,
 )
-from rota.client.losses import without_losses
+from rota.client.errors import without_losses
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from tests.client.stage import GROUP, SESSION_S, Worker, a_coordinator, a_worker, until

@@ -15,13 +15,8 @@ import httpx
 import pytest
 import trustme
 
-from rota.agents.sidecar.changes import Change
-from rota.agents.sidecar.hooks.command import CommandHook
-from rota.agents.sidecar.hooks.dispatch import Dispatcher, HookFailed
-from rota.agents.sidecar.hooks.file import StatusFile
-from rota.agents.sidecar.hooks.pod_label import Pod, PodLabel
-from rota.agents.sidecar.hooks.webhook import Webhook
-from rota.agents.sidecar.status import State, Status
+from rota.agents.sidecar.hooks import CommandHook, Dispatcher, HookFailed, Pod, PodLabel, StatusFile, Webhook
+from rota.agents.sidecar.status import Change, State, Status
 from rota.protocol.fencing_token import fencing_token
 from tests.sidecar.sidecars import Received, Receiver, Sidecars
 from tests.support.ports import free_port

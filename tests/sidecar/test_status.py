@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rota.agents.sidecar.changes import Change, Changes
 from rota.agents.sidecar.settings import instance_id_of
-from rota.agents.sidecar.status import KNOWING, State, Status, environment
+from rota.agents.sidecar.status import KNOWING, Change, Changes, State, Status, environment
 from rota.protocol.fencing_token import fencing_token
 
 LEADER = Status("billing", State.LEADER, "pod-0", True, "pod-0-x", fencing_token(7))

@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from rota.agents.exec.stopping import StopTimes
 from rota.cli import exec as commands
 from rota.cli.sidecar import sidecar
-from rota.client.options import ConsumerSettings, MemberSettings, SessionSettings
-from rota.client.seconds import to_ms
+from rota.client.options import ConsumerSettings, MemberSettings, SessionSettings, to_ms
 from rota.core.membership import MembershipSettings
 from rota.protocol.defaults import (
     COMMAND_REBALANCE_TIMEOUT_MS,

@@ -19,7 +19,7 @@ from celery.beat import PersistentScheduler
 
 from rota.adapters.singleton import SingletonGuard
 from rota.client.errors import CoordinatorError
-from rota.client.seconds import SESSION_TIMEOUT_S
+from rota.client.options import SESSION_TIMEOUT_S
 
 _log = logging.getLogger(__name__)
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from weakref import WeakKeyDictionary
 
-from rota.client.exported import Clients, HasStats
 from rota.client.metrics import METRICS, Metric, MetricType
+from rota.client.stats import Clients, HasStats
 
 try:
     from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation, get_meter_provider

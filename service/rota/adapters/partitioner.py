@@ -24,7 +24,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Final
 
 from rota.client import sync
-from rota.client.seconds import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S
+from rota.client.options import REBALANCE_TIMEOUT_S, SESSION_TIMEOUT_S
 from rota.core.assignors import TopicPartition
 from rota.protocol.defaults import SETTLE_TIMEOUT_MS
 

@@ -12,8 +12,8 @@ import threading
 from collections.abc import Iterator
 from weakref import WeakKeyDictionary
 
-from rota.client.exported import Clients, HasStats
 from rota.client.metrics import METRICS, Metric, MetricType
+from rota.client.stats import Clients, HasStats
 
 try:
     from prometheus_client import REGISTRY, CollectorRegistry

@@ -14,7 +14,7 @@ from typing import ParamSpec, Protocol, Self, TypeVar
 from rota.client import sync
 from rota.client.errors import MembershipLost
 from rota.client.occasions import Occasions
-from rota.client.seconds import SESSION_TIMEOUT_S
+from rota.client.options import SESSION_TIMEOUT_S
 from rota.core.membership.backoff import Backoff
 from rota.protocol.defaults import CANDIDACY_RETRY_CAP_MS, WORK_RETRY_FIRST_MS
 

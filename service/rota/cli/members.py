@@ -225,5 +225,5 @@ def run_member(
     logging.basicConfig(level=logging.WARNING if quiet else logging.INFO, format=_LOG_FORMAT)
     for library in ("httpx", "uvicorn"):
         logging.getLogger(library).setLevel(logging.WARNING)
-    logging.getLogger("rota.client.lag").setLevel(logging.ERROR)  # The error's advice is for authors of programs.
+    logging.getLogger("rota.client.clock").setLevel(logging.ERROR)  # The error's advice is for authors of programs.
     return asyncio.run(connected())

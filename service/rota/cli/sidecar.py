@@ -299,7 +299,7 @@ def _web_address(url: str | None) -> str | None:
 
 def _label_of_a_pod(key: str | None) -> str | None:
     if key is not None:
-        from rota.agents.sidecar.hooks.pod_label import Pod
+        from rota.agents.sidecar.hooks import Pod
 
         with usage():
             Pod.of(os.environ).trust()

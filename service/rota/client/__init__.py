@@ -41,11 +41,11 @@ from rota.client.events import (
     Revoked,
     Unreachable,
 )
-from rota.client.final_signal import FinalSignal
 from rota.client.member import Member
 from rota.client.options import ConsumerOptions, MemberOptions, SessionOptions
 from rota.client.permits import Permit, Permits
 from rota.client.roles import Assign, Generation, Protocols, Without
+from rota.client.tasks import FinalSignal
 from rota.client.term import Term
 from rota.client.transports import GroupEvent
 from rota.client.worker_pool import Shard, WorkerPool

@@ -16,7 +16,7 @@ from rota.client.errors import (
     error_for,
     typed_errors,
 )
-from rota.client.seconds import DAY, DRAIN_GRANT_S, check_seconds, to_ms
+from rota.client.options import DAY, DRAIN_GRANT_S, check_seconds, to_ms
 from rota.client.stats import ClientStats
 from rota.client.transports.port import GroupEvent, Transport
 from rota.core.types import TopicFacts

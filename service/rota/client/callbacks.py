@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from rota.client.losses import losses_are_expected
+from rota.client.errors import losses_are_expected
 from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.user_functions import own_cancellations_are_errors
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_for
-from rota.client.seconds import RETRY_TIMEOUT_S
+from rota.client.options import RETRY_TIMEOUT_S
 from rota.client.stats import CallStats, Counts
 from rota.client.transports.port import Answer, Transport
 from rota.core.membership.backoff import Backoff

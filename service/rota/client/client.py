@@ -14,39 +14,35 @@ from typing import Any, Self, Unpack
 from rota.client.administration import Administration
 from rota.client.callbacks import Listener, Listeners
 from rota.client.calls import Caller
+from rota.client.clock import LoopLag
 from rota.client.connect_worker import ConfigOffset, Configured, ConnectWorker, WorkRole
 from rota.client.consumer import Consumer
 from rota.client.consumer_protocol import PROTOCOL_TYPE, PartitionCounts, TopicRole, load_strategies
 from rota.client.context import ClientContext
 from rota.client.election import CandidateRole, Election
 from rota.client.errors import typed_errors
-from rota.client.lag import LoopLag
 from rota.client.member import Member
 from rota.client.options import (
-    ConsumerOptions,
-    ConsumerSettings,
-    MemberOptions,
-    MemberSettings,
-    SessionOptions,
-    SessionSettings,
-)
-from rota.client.permits import PermitCandidacy, PermitRole, Permits
-from rota.client.pulse import Pulse
-from rota.client.registered_topics import RegisteredTopics
-from rota.client.roles import Assign, OpaqueRole, Protocols, Role, Share, Without
-from rota.client.seconds import (
     HOUR,
     PREEMPT_AFTER_S,
     RETRY_TIMEOUT_S,
     RETURN_DELAY_S,
     REVOKE_DRAIN_S,
     TOPICS_REFRESH_S,
+    ConsumerOptions,
+    ConsumerSettings,
+    MemberOptions,
+    MemberSettings,
+    SessionOptions,
+    SessionSettings,
     check_interval,
     check_seconds,
     to_ms,
 )
-from rota.client.topics import Topics, TopicSelection
-from rota.client.topics_watch import TopicsWatch
+from rota.client.permits import PermitCandidacy, PermitRole, Permits
+from rota.client.pulse import Pulse
+from rota.client.roles import Assign, OpaqueRole, Protocols, Role, Share, Without
+from rota.client.topics import RegisteredTopics, Topics, TopicSelection, TopicsWatch
 from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import Transport
 from rota.client.worker_pool import Work, WorkerPool

@@ -15,17 +15,20 @@ from rota.client.calls import Caller
 from rota.client.commits import check_metadata, check_offset
 from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.client.context import ClientContext
-from rota.client.errors import CoordinatorError, CoordinatorUnreachable, InvalidRequest, MembershipLost, Unavailable
+from rota.client.errors import (
+    CoordinatorError,
+    CoordinatorUnreachable,
+    InvalidRequest,
+    MembershipLost,
+    Unavailable,
+    losses_are_expected,
+)
 from rota.client.events import Assigned
-from rota.client.losses import losses_are_expected
 from rota.client.member import Member
-from rota.client.options import ConsumerSettings
-from rota.client.registered_topics import RegisteredTopics
-from rota.client.seconds import to_ms
+from rota.client.options import ConsumerSettings, to_ms
 from rota.client.stop_deadline import Step
 from rota.client.topic_lookout import TopicLookout
-from rota.client.topics import Topics, TopicSelection
-from rota.client.topics_watch import TopicsWatch
+from rota.client.topics import RegisteredTopics, Topics, TopicSelection, TopicsWatch
 from rota.core.assignors import TopicPartition
 from rota.core.membership import MembershipSettings
 from rota.core.membership import events as core

@@ -34,8 +34,8 @@ from collections.abc import Callable
 from rota.client.calls import retry_delay
 from rota.client.clock import SessionClock
 from rota.client.errors import CoordinatorUnreachable
+from rota.client.options import to_ms
 from rota.client.pulse import Beat
-from rota.client.seconds import to_ms
 from rota.client.stats import MemberStats
 from rota.client.tasks import BackgroundTasks
 from rota.client.transports.port import Answer, Transport

@@ -15,15 +15,13 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 from rota.client.callbacks import Listeners
 from rota.client.context import ClientContext
 from rota.client.member import Member
-from rota.client.reminders import cancelled_for
+from rota.client.options import PREEMPT_AFTER_S, STOP_DRAIN_S, check_seconds, to_ms
 from rota.client.roles import Role
 from rota.client.running import RunningOver, _keep
-from rota.client.seconds import PREEMPT_AFTER_S, STOP_DRAIN_S, check_seconds, to_ms
-from rota.client.stop_deadline import Step
+from rota.client.stop_deadline import Step, cancelled_for
 from rota.client.tasks import Contained, any_set, contained
 from rota.client.term import ELECTION, Leadership, Term, Wording
-from rota.client.user_functions import check_async_work, run_work
-from rota.client.work_retry import WorkRetry
+from rota.client.user_functions import WorkRetry, check_async_work, run_work
 from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.core.types.json_object import decode_object
 from rota.core.types.leader import PROTOCOL_NAMES, Candidate, encode_candidate, successor_of

@@ -18,8 +18,8 @@ from rota.client.callbacks import (
     on_return,
 )
 from rota.client.driver import Driver
+from rota.client.errors import losses_are_expected
 from rota.client.events import Assigned, Broadcast, Lost, RebalanceStarted, Revoked
-from rota.client.losses import losses_are_expected
 from rota.client.roles import Role
 from rota.client.stats import MemberStats
 from rota.client.stop_deadline import Step, StopDeadline

@@ -18,7 +18,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from rota.client.callbacks import CallbackQueue, Listeners, is_inside
+from rota.client.callbacks import CallbackQueue, Listeners, call, is_inside
 from rota.client.calls import Caller
 from rota.client.commits import Commits
 from rota.client.context import ClientContext
@@ -26,13 +26,11 @@ from rota.client.driver import Driver
 from rota.client.errors import MembershipLost, error_for
 from rota.client.events import Assigned, Broadcast, GenerationFailed, MemberEvent, Reachable, Rejected, Unreachable
 from rota.client.holding import Holding
-from rota.client.leading import Leading
-from rota.client.reminders import Reminder
+from rota.client.options import STOP_DRAIN_S
 from rota.client.roles import Role
 from rota.client.running import Running
-from rota.client.seconds import STOP_DRAIN_S
 from rota.client.stats import MemberStats
-from rota.client.stop_deadline import Step, StopDeadline
+from rota.client.stop_deadline import Reminder, Step, StopDeadline
 from rota.client.tasks import BackgroundTasks
 from rota.core.membership import Membership, MembershipSettings, State
 from rota.core.membership import events as core
@@ -572,3 +570,33 @@ class Member(Running, Generic[Share]):
         if self._failure is None:
             self._failure, self._failed_unit = error, failed_unit
         self._begin_close(STOP_DRAIN_S)
+
+
+class Leading(Generic[Share]):
+    """Assigns one generation at a time: a slow assignment of a former one must not replace the current one."""
+
+    def __init__(
+        self, machine: Membership, role: Role[Share], driver: Driver, tasks: BackgroundTasks, group_id: str
+    ) -> None:
+        self._machine = machine
+        self._role = role
+        self._driver = driver
+        self._tasks = tasks
+        self._group_id = group_id
+        self._assigning: asyncio.Task[None] | None = None
+
+    def begin(self, event: core.JoinedAsLeader) -> None:
+        """Start to assign the generation that this member leads now."""
+        if self._assigning is not None:
+            self._assigning.cancel()
+        self._assigning = self._tasks.create(self._assign(event))
+
+    async def _assign(self, event: core.JoinedAsLeader) -> None:
+        """Assign. An exception of the strategy fails the generation for all members; its leader continues."""
+        try:
+            assignments = await call(self._role.assign, event)
+            self._machine.assign(event.generation_id, assignments)
+        except Exception as error:
+            _log.exception("group %s: the assignment failed", self._group_id)
+            self._machine.assignment_failed(event.generation_id, f"{type(error).__name__}: {error}")
+        self._driver.wake.set()

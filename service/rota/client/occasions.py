@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rota.client.seconds import DAY, to_ms
+from rota.client.options import DAY, to_ms
 from rota.protocol.limits import MAX_RETENTION_TIME_MS
 from rota.protocol.messages import FetchedOffset, OffsetToCommit, TopicPartitions
 

@@ -14,8 +14,8 @@ from rota.client.context import ClientContext
 from rota.client.election import Election, Outcome
 from rota.client.errors import CoordinatorError, PermitLost
 from rota.client.member import Member
+from rota.client.options import STOP_DRAIN_S
 from rota.client.running import RunningOver
-from rota.client.seconds import STOP_DRAIN_S
 from rota.client.term import Leadership, Term, Wording
 from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.core.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_wish

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
 from types import TracebackType
 from typing import Any, Self
 
-from rota.client.seconds import STOP_DRAIN_S, check_seconds
+from rota.client.options import STOP_DRAIN_S, check_seconds
 from rota.client.signals import StopRequests, stopped_by_signals
 from rota.client.tasks import Contained, contained
 

@@ -6,16 +6,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from types import TracebackType
 from typing import Generic, Literal, Self, TypeAlias, Unpack
 
+from rota.client.clock import LoopLag
 from rota.client.connect_worker import ConfigOffset, WorkShared
 from rota.client.consumer_protocol import Partitions, _Counts
 from rota.client.election import Outcome
 from rota.client.errors import CoordinatorError
 from rota.client.events import Assigned, MemberEvent
-from rota.client.lag import LoopLag
 from rota.client.member import Share
-from rota.client.options import ConsumerOptions, MemberOptions, SessionOptions
-from rota.client.roles import Generation, Protocols, Without
-from rota.client.seconds import (
+from rota.client.options import (
     DRAIN_GRANT_S,
     PREEMPT_AFTER_S,
     RETRY_TIMEOUT_S,
@@ -23,7 +21,11 @@ from rota.client.seconds import (
     REVOKE_DRAIN_S,
     STOP_DRAIN_S,
     TOPICS_REFRESH_S,
+    ConsumerOptions,
+    MemberOptions,
+    SessionOptions,
 )
+from rota.client.roles import Generation, Protocols, Without
 from rota.client.stats import ClientStats
 from rota.client.term import Leadership
 from rota.client.topics import Topics

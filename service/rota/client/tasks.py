@@ -1,8 +1,9 @@
-"""Background tasks with an owner, which handles their errors and ends them when it ends."""
+"""Background tasks, whose owner handles their errors and ends them when it ends, and a signal that is set once."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar, cast
@@ -90,3 +91,27 @@ class BackgroundTasks:
         except BaseException as error:
             self._on_error(error)
             return None
+
+
+class FinalSignal(asyncio.Event):
+    """An `asyncio.Event` for which threads may also wait: `await signal.wait()`, or `signal.wait_in_thread(1.0)`.
+
+    `is_set` may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._for_threads = threading.Event()
+
+    def set(self) -> None:
+        """Wake all waiting tasks and threads. Must be called on the event loop."""
+        super().set()
+        self._for_threads.set()
+
+    def clear(self) -> None:
+        """Raise: a set signal stays set."""
+        raise RuntimeError("this signal is never cleared")
+
+    def wait_in_thread(self, timeout: float | None = None) -> bool:
+        """Wait in a thread without an event loop for at most `timeout` seconds; return whether the signal is set."""
+        return self._for_threads.wait(timeout)

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Final, Self, TypeAlias
 
-from rota.client.errors import LeadershipLost, MembershipLost
-from rota.client.final_signal import FinalSignal
-from rota.client.losses import chain_of, without_losses
+from rota.client.errors import LeadershipLost, MembershipLost, chain_of, without_losses
+from rota.client.tasks import FinalSignal
 from rota.protocol.messages import FenceReply
 
 if TYPE_CHECKING:

@@ -13,10 +13,7 @@ from rota.client.consumer_protocol import Partitions, Plan, TopicRole
 from rota.client.driver import Driver
 from rota.client.errors import CoordinatorError
 from rota.client.holding import Holding
-from rota.client.missing_topics import MissingTopics
-from rota.client.registered_topics import RegisteredTopics, TopicListing
-from rota.client.topics import Topics, TopicSelection
-from rota.client.topics_watch import TopicsWatch
+from rota.client.topics import MissingTopics, RegisteredTopics, TopicListing, Topics, TopicSelection, TopicsWatch
 from rota.core.membership import Membership, State
 from rota.core.membership import events as core
 from rota.core.types import TopicFacts

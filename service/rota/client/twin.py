@@ -20,9 +20,8 @@ import rota.client as sdk
 from rota.client.callbacks import current_queues, in_own_thread, inside
 from rota.client.connect_worker import WorkShared
 from rota.client.consumer_protocol import Partitions
-from rota.client.final_signal import FinalSignal
 from rota.client.signals import stopped_by_signals
-from rota.client.tasks import contained, until_ended
+from rota.client.tasks import FinalSignal, contained, until_ended
 from rota.client.threads import LoopThread
 from rota.client.user_functions import check_plain, check_plain_result, name_of
 

@@ -13,16 +13,12 @@ from typing import Self, TypeAlias
 from rota.client.callbacks import Listeners
 from rota.client.consumer import Consumer
 from rota.client.consumer_protocol import Partitions
-from rota.client.errors import CoordinatorError, MembershipLost, Unavailable
-from rota.client.final_signal import FinalSignal
-from rota.client.losses import without_losses
-from rota.client.reminders import cancelled_for
+from rota.client.errors import CoordinatorError, MembershipLost, Unavailable, without_losses
+from rota.client.options import STOP_DRAIN_S, check_seconds, to_ms
 from rota.client.running import RunningOver
-from rota.client.seconds import STOP_DRAIN_S, check_seconds, to_ms
-from rota.client.stop_deadline import Step
-from rota.client.tasks import until_ended
-from rota.client.user_functions import check_async_work, run_work
-from rota.client.work_retry import WorkRetry
+from rota.client.stop_deadline import Step, cancelled_for
+from rota.client.tasks import FinalSignal, until_ended
+from rota.client.user_functions import WorkRetry, check_async_work, run_work
 from rota.core.assignors import TopicPartition
 from rota.protocol.defaults import BACKOFF_FIRST_MS
 from rota.protocol.messages import OffsetToCommit, TopicPartitions

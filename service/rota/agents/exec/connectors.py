@@ -11,14 +11,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from rota.agents.exec import tree
-from rota.agents.exec.ending import GUARDIAN_LOST
-from rota.agents.exec.giving_up import exit_without_share
+from rota.agents.exec.ending import GUARDIAN_LOST, exit_without_share
 from rota.agents.exec.run import Grant, GuardianLost, Run, beside
-from rota.agents.exec.shares import share_grant, until
 from rota.agents.exec.signals import Signals
 from rota.agents.exec.stopping import StopTimes
+from rota.agents.exec.work import share_grant, until
 from rota.client import Client, ConnectWorker, WorkItem
-from rota.client.seconds import RETURN_DELAY_S
+from rota.client.options import RETURN_DELAY_S
 from rota.protocol.fencing_token import generation_of
 
 Share = tuple[WorkItem, ...]

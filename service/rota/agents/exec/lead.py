@@ -10,14 +10,13 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from rota.agents.exec import tree
-from rota.agents.exec.ending import GRANT_LOST, GUARDIAN_LOST
-from rota.agents.exec.giving_up import exit_unserved, not_granted
+from rota.agents.exec.ending import GRANT_LOST, GUARDIAN_LOST, exit_unserved, not_granted
 from rota.agents.exec.run import Ended, Grant, GuardianLost, Run, beside
 from rota.agents.exec.signals import Signals
 from rota.agents.exec.stopping import StopTimes
 from rota.client import Client, CoordinatorError, Election, MembershipLost, Permit
 from rota.client.occasions import Occasions
-from rota.client.seconds import PREEMPT_AFTER_S, STOP_DRAIN_S
+from rota.client.options import PREEMPT_AFTER_S, STOP_DRAIN_S
 from rota.client.term import Term
 from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from rota.agents.exec import tree
-from rota.agents.exec.ending import GUARDIAN_LOST
-from rota.agents.exec.giving_up import exit_without_share
+from rota.agents.exec.ending import GUARDIAN_LOST, exit_without_share
 from rota.agents.exec.run import Ended, Grant, GuardianLost, Run, beside
-from rota.agents.exec.shares import share_grant, until
 from rota.agents.exec.signals import Signals
 from rota.agents.exec.stopping import StopTimes
-from rota.client import Client, Consumer
+from rota.client import Client, Consumer, Member
 from rota.core.assignors import TopicPartition
 from rota.core.types.topic_regex import topic_regex
 from rota.protocol.fencing_token import generation_of
@@ -174,3 +174,24 @@ class _Working:
 
 def _described(share: Share) -> str:
     return ", ".join(f"{topic}/{partition}" for topic, partition in share)
+
+
+async def until(changed: asyncio.Event, is_so: Callable[[], bool], wait_s: float | None) -> None:
+    """Return when `is_so`, which is checked after each `changed`, or at the timeout."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            while not is_so():
+                changed.clear()
+                await changed.wait()
+
+
+def share_grant(
+    group_id: str, member: Member[Any], token: int, share: Sequence[tuple[str, int]], more: Mapping[str, str]
+) -> Grant:
+    """Return the grant of a share to a command; `more` is only for its environment."""
+    numbers: dict[str, list[int]] = {}
+    for topic, partition in share:
+        numbers.setdefault(topic, []).append(partition)
+    assignment = [{"topic": topic, "partitions": partitions} for topic, partitions in numbers.items()]
+    variables = {**more, "ROTA_ASSIGNMENT": json.dumps(assignment)}
+    return Grant(group_id, token, member.member_id, variables, {"assignment": assignment})

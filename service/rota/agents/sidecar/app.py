@@ -14,10 +14,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from rota.agents.sidecar.changes import Change, Changes
-from rota.agents.sidecar.membership import Membership
-from rota.agents.sidecar.progress import Progress
-from rota.agents.sidecar.status import State, Status
+from rota.agents.sidecar.membership import Membership, Progress
+from rota.agents.sidecar.status import Change, Changes, State, Status
 from rota.protocol.defaults import SIDECAR_PAUSE_MS, SIDECAR_WAIT_MS
 from rota.protocol.suggestions import unknown
 

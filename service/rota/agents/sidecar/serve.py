@@ -17,17 +17,12 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from rota.agents.sidecar.app import SidecarApp, probes
-from rota.agents.sidecar.changes import Change, Changes
 from rota.agents.sidecar.gate import Gate
-from rota.agents.sidecar.hooks.command import CommandHook
-from rota.agents.sidecar.hooks.dispatch import Dispatcher, Hook
-from rota.agents.sidecar.hooks.file import StatusFile
-from rota.agents.sidecar.hooks.pod_label import Pod, PodLabel
-from rota.agents.sidecar.hooks.webhook import Webhook
+from rota.agents.sidecar.hooks import CommandHook, Dispatcher, Hook, Pod, PodLabel, StatusFile, Webhook
 from rota.agents.sidecar.listening import bound, bound_or_none, url_of
-from rota.agents.sidecar.membership import ElectionMembership, Membership, PoolMembership
-from rota.agents.sidecar.progress import Progress
+from rota.agents.sidecar.membership import ElectionMembership, Membership, PoolMembership, Progress
 from rota.agents.sidecar.settings import SidecarSettings
+from rota.agents.sidecar.status import Change, Changes
 from rota.client import Client
 from rota.client.stop_deadline import Step
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from rota.client.seconds import PREEMPT_AFTER_S, RETURN_DELAY_S, SESSION_TIMEOUT_S
+from rota.client.options import PREEMPT_AFTER_S, RETURN_DELAY_S, SESSION_TIMEOUT_S
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,249}")

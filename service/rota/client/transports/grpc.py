@@ -12,18 +12,18 @@ from google.protobuf.message import DecodeError
 
 from rota.client.errors import CoordinatorUnreachable, error_in
 from rota.client.transports.causes import ends_the_call, foreign, quoted, together
-from rota.client.transports.grpc_owners import asking_over_grpc
-from rota.client.transports.owner_search import OwnerSearch
-from rota.client.transports.owners import Owners
+from rota.client.transports.owners import Ask, Group, OwnerOutOfReach, OwnerReport, Owners, OwnerSearch
 from rota.client.transports.port import GroupEvent
 from rota.client.transports.rpc import ELSEWHERE, Channels, problem_in, refusal
 from rota.credentials import Credentials
-from rota.protocol.calls import ADMIN, refuse
+from rota.protocol.calls import ADMIN, COORDINATOR, refuse
+from rota.protocol.defaults import CONNECT_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Request
 from rota.protocol.wire.replies import MalformedReply, Received
 from rota.protocol.wire.rpcs import rpc_of
 from rota.v1.admin_pb2 import WatchGroupRequest, WatchGroupResponse
+from rota.v1.coordinator_pb2 import FindCoordinatorRequest, FindCoordinatorResponse
 
 _WATCH = f"/{ADMIN}/WatchGroup"
 _ENDS = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS})
@@ -133,3 +133,25 @@ def _group_event(line: WatchGroupResponse) -> GroupEvent:
         reason=line.reason,
         payload=json.loads(line.payload_json),
     )
+
+
+_TIMEOUT_S = CONNECT_TIMEOUT_MS / 1000
+_PATH = f"/{COORDINATOR}/FindCoordinator"
+
+
+def asking_over_grpc(channels: Channels) -> Ask:
+    """Return the lookup over gRPC: see `rota.client.transports.owners.Ask`."""
+
+    async def ask(group: Group, at: str) -> OwnerReport:
+        request = FindCoordinatorRequest(namespace=group[0], group_id=group[1])
+        try:
+            method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channels.to(at).unary_unary(_PATH)
+            data = await method(request.SerializeToString(), timeout=_TIMEOUT_S, metadata=channels.metadata)
+            found = FindCoordinatorResponse.FromString(data)
+        except Exception as error:
+            # This call is optional: after any failure, requests are sent to the listed addresses.
+            raise OwnerOutOfReach(str(error)) from error
+        replica_id = found.replica_id if found.lease_left_ms > 0 else ""
+        return OwnerReport(replica_id, found.reported_by, found.epoch, found.grpc_address, found.worker_grpc_port)
+
+    return ask

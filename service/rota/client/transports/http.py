@@ -6,8 +6,11 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Generator, Mapping, Sequence
 from functools import cache
+from typing import Annotated
+from urllib.parse import quote
 
 import httpx
+import msgspec
 
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable
 from rota.client.transports.causes import (
@@ -19,12 +22,17 @@ from rota.client.transports.causes import (
     no_answer,
     together,
 )
-from rota.client.transports.http_answers import HttpAnswer, group_event, pruned_in, read_answer, received_of, refusal_in
-from rota.client.transports.http_owners import asking_over_http
-from rota.client.transports.owner_search import OwnerSearch
-from rota.client.transports.owners import Owners
+from rota.client.transports.http_answers import (
+    HttpAnswer,
+    events_of,
+    group_event,
+    pruned_in,
+    read_answer,
+    received_of,
+    refusal_in,
+)
+from rota.client.transports.owners import Ask, Group, OwnerOutOfReach, OwnerReport, Owners, OwnerSearch
 from rota.client.transports.port import GroupEvent
-from rota.client.transports.sse import events_of
 from rota.credentials import Credentials, CredentialsError
 from rota.protocol.calls import NAMESPACE_PATH, refuse
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS, STREAM_SILENCE_MS
@@ -208,3 +216,35 @@ class _Shown(httpx.Auth):
         except CredentialsError as error:
             raise credentials_failed(error) from error
         yield request
+
+
+class _Coordinator(msgspec.Struct):
+    replica_id: str
+    epoch: int
+    lease_left_ms: int
+    address: str
+    reported_by: str = ""
+    worker_http_port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
+
+
+def asking_over_http(http: httpx.AsyncClient) -> Ask:
+    """Return the lookup over HTTP: see `rota.client.transports.owners.Ask`."""
+
+    async def ask(group: Group, at: str) -> OwnerReport:
+        namespace, group_id = (quote(name, safe="") for name in group)
+        try:
+            response = await http.get(f"{at}{NAMESPACE_PATH.format(namespace=namespace)}/groups/{group_id}/coordinator")
+            found = msgspec.json.decode(response.raise_for_status().content, type=_Coordinator)
+        except Exception as error:
+            # This call is optional: after any failure, requests are sent to the listed addresses.
+            raise OwnerOutOfReach(str(error)) from error
+        is_owned = found.lease_left_ms > 0
+        return OwnerReport(
+            found.replica_id if is_owned else "",
+            found.reported_by,
+            found.epoch,
+            found.address.rstrip("/"),
+            found.worker_http_port,
+        )
+
+    return ask

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,6 @@ from msgspec import structs
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, error_in
 from rota.client.transports.causes import foreign, foreign_status
 from rota.client.transports.port import GroupEvent
-from rota.client.transports.sse import ServerSentEvent
 from rota.protocol.calls import REPLY_OF, refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import JoinReply, LeaveGroup, LeaveReply, LeftMember, Reply, Request
@@ -127,3 +127,28 @@ def _refused(request: Request, problem: Problem) -> Reply:
         return LeaveReply(members=(LeftMember(member.member_id, None, problem.code),))
     reply = refuse(request, problem.code, problem.detail)
     return structs.replace(reply, member_id=problem.member_id) if isinstance(reply, JoinReply) else reply
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSentEvent:
+    """One event; events without an id are about the stream itself."""
+
+    event: str
+    event_id: str
+    data: str
+
+
+async def events_of(lines: AsyncIterator[str]) -> AsyncIterator[ServerSentEvent]:
+    """Yield each event after its blank line; an incomplete last one is dropped. Comments are skipped."""
+    fields: dict[str, str] = {}
+    async for line in lines:
+        if not line:
+            if "data" in fields:
+                yield ServerSentEvent(fields.get("event", "message"), fields.get("id", ""), fields["data"])
+            fields = {}
+            continue
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if name == "data" and "data" in fields:
+            value = f"{fields['data']}\n{value}"
+        fields[name] = value

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from rota.adapters import singleton
-from rota.client import client, clock, consumer_protocol, troubles
+from rota.client import client, clock, consumer_protocol, context
 from rota.client.consumer_protocol import TopicRole
 from rota.client.driver import Driver
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable
@@ -153,7 +153,7 @@ def a_reason_to_leave_is_sent_whole(patch: Patch) -> None:
 
 @PLANTS.named("clients D8 C-09, ux D4 SDK", LOG + "test_the_cause_is_logged_in_time_each_minute_and_at_its_end")
 def trouble_is_not_logged(patch: Patch) -> None:
-    patch(troubles.TroubleLog, "repeat", lambda *_arguments, **_named: None)
+    patch(context.TroubleLog, "repeat", lambda *_arguments, **_named: None)
 
 
 @PLANTS.named("clients D8 C-10", LOG + "test_the_events_have_the_cause")

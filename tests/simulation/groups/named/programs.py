@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from rota.agents.exec import giving_up, lead
-from rota.agents.exec.giving_up import not_granted
+from rota.agents.exec import ending, lead
+from rota.agents.exec.ending import not_granted
 from rota.cli import calls, foreseen
 from rota.cli.exits import CommandFailed
-from rota.client import election, troubles
+from rota.client import context, election
 from rota.core.group import describe, rebalance
 from rota.core.types import leader, registry
 from rota.protocol import filters
@@ -167,7 +167,7 @@ def a_topic_that_is_not_registered_is_75(patch: Patch) -> None:
     def exit_unregistered(name: str, _topics: object) -> int:
         return not_granted(name, "other members hold all partitions")
 
-    patch(giving_up, "_exit_unregistered", exit_unregistered)
+    patch(ending, "_exit_unregistered", exit_unregistered)
 
 
 @PLANTS.named(
@@ -188,7 +188,7 @@ def a_group_that_is_not_there_is_watched_in_silence(patch: Patch) -> None:
     in_processes=True,
 )
 def a_sidecar_says_only_that_it_listens(patch: Patch) -> None:
-    patch(troubles.TroubleLog, "repeat", lambda *_arguments, **_named: None)
+    patch(context.TroubleLog, "repeat", lambda *_arguments, **_named: None)
     _wait_not_long(patch)
 
 

@@ -7,10 +7,9 @@ from typing import Any
 
 from rota.client.calls import Caller
 from rota.client.connect_worker import ConnectWorker
-from rota.client.consumer_protocol import TopicRole
+from rota.client.consumer_protocol import TopicRole, WithheldPartitions
 from rota.client.topic_lookout import TopicLookout
-from rota.client.topics_watch import TopicsWatch
-from rota.client.withheld import WithheldPartitions
+from rota.client.topics import TopicsWatch
 from rota.core.group import topics
 from rota.core.group.rows import TopicRow
 from rota.protocol.messages import ListTopics

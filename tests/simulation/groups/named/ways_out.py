@@ -13,7 +13,7 @@ from rota.client import (
     commits,
     consumer,
     election,
-    losses,
+    errors,
     member,
     running,
     signals,
@@ -333,7 +333,7 @@ def losses_in_groups_are_failures(patch: Patch) -> None:
     def without_losses(error: BaseException) -> BaseException | None:
         return None if isinstance(error, CoordinatorError) else error
 
-    for module in (losses, term, worker_pool):
+    for module in (errors, term, worker_pool):
         patch(module, "without_losses", without_losses)
 
 
@@ -382,7 +382,7 @@ def a_static_successor_has_its_predecessors_token(patch: Patch) -> None:
 @PLANTS.named("seams m11", LOSSES + "test_a_commit_rejected_in_a_drain_ends_no_pool[False]")
 def a_commit_rejected_while_its_shard_is_revoked_is_a_failure(patch: Patch) -> None:
     async def failure_in(_self: Any, shard: Any, error: BaseException) -> BaseException | None:
-        return error if shard.is_held else losses.without_losses(error)
+        return error if shard.is_held else errors.without_losses(error)
 
     patch(worker_pool.WorkerPool, "_failure_in", failure_in)
 

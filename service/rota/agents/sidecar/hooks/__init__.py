@@ -1,1 +1,0 @@
-"""Notification of changes: a URL, a program, a file, the labels of the pod."""
