@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from rota.client import Client, FinalSignal, MembershipLost, Shard, Term, sync
-from rota.client.pulse import Beat, Pulse
+from rota.client.pulse import Pulse
 from rota.client.threads import LoopThread
 from rota.protocol.messages import HeartbeatReply
+from rota.protocol.wire.replies import Received
 from tests.client.stage import GROUP, Cable, a_coordinator, a_worker
 from tests.client.virtual_time import in_virtual_time, pause
 
@@ -79,7 +80,7 @@ async def test_the_heartbeat_thread_beats_once_for_half_a_session() -> None:
             pause(0.1)
             if (request := driver.overdue_heartbeat()) is not None:
                 reply = HeartbeatReply(generation_id=request.generation_id, state="Stable")
-                driver.note_beat(Beat(request, reply, driver.beat_sent_at_ms()))
+                driver.beaten(request, Received(reply), driver.clock_ms())
                 beats += 1
         assert beats == 2
 

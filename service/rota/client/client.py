@@ -160,7 +160,7 @@ class Client(Administration):
         )
         self.lag: LoopLag = LoopLag(on_resume=self._context.check_deadlines)
         """Lag of this client's event loop: a blocked loop sends no heartbeats."""
-        self.stats.watch_loop(self.lag)
+        self.stats.lag = self.lag
         self.client_id: str = socket.gethostname() if client_id is None else client_id
         with typed_errors():
             check_client_id(self.client_id)

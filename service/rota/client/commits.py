@@ -31,6 +31,7 @@ from rota.client.roles import Role
 from rota.client.stats import MemberStats
 from rota.client.tasks import BackgroundTasks, any_set
 from rota.client.transports.port import Answer
+from rota.core.assignors import TopicPartition
 from rota.core.membership import Membership, State
 from rota.core.membership.backoff import Backoff
 from rota.protocol.defaults import COMMIT_FLUSH_TIMEOUT_MS, REQUEST_TIMEOUT_MS
@@ -47,7 +48,6 @@ _MAX_OFFSET = 2**63 - 1
 _MAX_PARTITION = 2**31 - 1
 _COMMITTING = (State.STABLE, State.REVOKING)
 _OF_THIS_MOMENT = (AccessDenied, MembershipLost, RebalanceInProgress)
-_Place = tuple[str, int]
 
 
 def check_offset(item: OffsetToCommit) -> None:
@@ -107,9 +107,9 @@ class _Entry(Generic[Share]):
         if not self.outcome.done():
             self.outcome.set_exception(error)
 
-    def answered(self, refused: Mapping[_Place, ErrorCode]) -> None:
+    def answered(self, refused: Mapping[TopicPartition, ErrorCode]) -> None:
         """Complete the entry: the coordinator has committed it, except for rejected partitions."""
-        own = [name for item in self.items if (name := _place(item)) in refused]
+        own = [name for item in self.items if (name := place_of(item)) in refused]
         if self.outcome.done():
             return
         if not own:
@@ -132,6 +132,7 @@ class Commits(Generic[Share]):
         tasks: BackgroundTasks,
         jitter: Callable[[], float],
         stats: MemberStats,
+        holding: Holding[Share],
     ) -> None:
         self._machine = machine
         self._role = role
@@ -139,8 +140,8 @@ class Commits(Generic[Share]):
         self._tasks = tasks
         self._jitter = jitter
         self._stats = stats
-        self._holding: Holding[Share] | None = None
-        self._topic_ids: dict[_Place, int] = {}
+        self._holding = holding
+        self._topic_ids: dict[TopicPartition, int] = {}
         """The topic id of each partition whose progress was fetched; the program works on that topic."""
         self._waiting: list[_Entry[Share]] = []
         self._under_way: list[_Entry[Share]] = []
@@ -149,21 +150,18 @@ class Commits(Generic[Share]):
         self._waits_for_next = asyncio.Event()
         """Set while the commits in flight can only be made in the next generation."""
 
-    def belong_to(self, holding: Holding[Share]) -> None:
-        """Set the owner of the share. The two need each other: a share is committed before it is revoked."""
-        self._holding = holding
-
     def add(self, items: tuple[OffsetToCommit, ...]) -> asyncio.Future[None]:
         """Queue a commit and return the future of its outcome. Its place in the queue is that of this call."""
         for item in items:
             check_offset(item)
         if not items:
             return _done()
-        concerned, outcome = self._role.concerned(self._owned, items), asyncio.get_running_loop().create_future()
+        concerned = self._role.concerned(self._holding.owned, items)
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(retrieved)
-        entry = _Entry(items, concerned, self._era, outcome)
+        entry = _Entry(items, concerned, self._holding.era, outcome)
         self._waiting.append(entry)
-        self._stats.commit_queued({_place(item) for item in items}, outcome)
+        self._stats.commit_queued({place_of(item) for item in items}, outcome)
         if self._idle.is_set():
             self._idle.clear()
             self._tasks.create(self._send_all())
@@ -172,7 +170,7 @@ class Commits(Generic[Share]):
     def note_fetched(self, offsets: Sequence[FetchedOffset]) -> None:
         """Reject later commits of these partitions if their topic has been deleted since the fetch."""
         self._topic_ids.update(
-            {(each.topic, each.partition): each.topic_id for each in offsets if each.topic_id is not None}
+            {TopicPartition(each.topic, each.partition): each.topic_id for each in offsets if each.topic_id is not None}
         )
 
     async def flush(self, for_good_s: float | None = None) -> None:
@@ -218,7 +216,7 @@ class Commits(Generic[Share]):
         backoff = Backoff(settings.backoff_first_ms, settings.heartbeat_backoff_cap_ms)
         is_again = False
         while entries := [entry for entry in entries if not entry.outcome.done()]:
-            over = [entry for entry in entries if not self._holds or entry.era != self._era]
+            over = [entry for entry in entries if not self._holds or entry.era != self._holding.era]
             if over:
                 _fail_all(over, MembershipLost("this member does not hold (any more) the partitions of this commit"))
                 continue
@@ -272,11 +270,11 @@ class Commits(Generic[Share]):
             if error is None:
                 for each in answer.reply.partitions:  # type: ignore[union-attr]
                     if each.error is not ErrorCode.NONE:
-                        refused[each.topic, each.partition] = each.error
+                        refused[TopicPartition(each.topic, each.partition)] = each.error
                 for entry in entries:
                     entry.answered(refused)
 
-        refused: dict[_Place, ErrorCode] = {}
+        refused: dict[TopicPartition, ErrorCode] = {}
         answer = await self._driver.commit(request, REQUEST_TIMEOUT_MS, note)
         if (error := _error_in(answer)) is not None:
             return error
@@ -298,7 +296,7 @@ class Commits(Generic[Share]):
         try:
             while machine.generation_id <= after_generation_id or machine.state not in _COMMITTING:
                 # A member that leaves does not join again.
-                is_last = self._is_leaving or not self._role.is_cooperative
+                is_last = self._holding.is_leaving or not self._role.is_cooperative
                 if not self._holds or (machine.state is State.REVOKING and is_last):
                     return
                 await self._driver.changed.wait()
@@ -309,7 +307,7 @@ class Commits(Generic[Share]):
         """Return whether the member is in a generation and holds the entry's partitions there."""
         if self._machine.state not in _COMMITTING or not self._holds:
             return False
-        return self._owned is not None and not self._role.without(entry.concerned, self._owned)
+        return self._holding.owned is not None and not self._role.without(entry.concerned, self._holding.owned)
 
     async def _pause_before_again(self, pause_ms: int, error: CoordinatorError) -> None:
         """Pause as long as the coordinator asks, but not longer than the share is held."""
@@ -323,27 +321,14 @@ class Commits(Generic[Share]):
             settings.namespace,
             settings.group_id,
             machine.generation_id,
-            tuple(replace(each, topic_id=self._topic_ids.get(_place(each), each.topic_id)) for each in offsets),
+            tuple(replace(each, topic_id=self._topic_ids.get(place_of(each), each.topic_id)) for each in offsets),
             machine.member_id,
             settings.group_instance_id,
         )
 
     @property
-    def _owned(self) -> Share | None:
-        return self._holding.owned if self._holding is not None else None
-
-    @property
-    def _is_leaving(self) -> bool:
-        return self._holding is not None and self._holding.is_leaving
-
-    @property
-    def _era(self) -> int:
-        return self._holding.era if self._holding is not None else 0
-
-    @property
     def _holds(self) -> bool:
-        current = self._holding.current if self._holding is not None else None
-        return current is not None and self._machine.holds(self._driver.now_ms())
+        return self._holding.current is not None and self._machine.holds(self._driver.now_ms())
 
     def _is_in(self, generation_id: int) -> bool:
         return self._holds and self._machine.generation_id == generation_id
@@ -372,8 +357,8 @@ def _fail_all(entries: Sequence[_Entry[Share]], error: CoordinatorError) -> None
 
 def _latest(entries: Sequence[_Entry[Share]]) -> tuple[OffsetToCommit, ...]:
     """Return the last offset of each partition."""
-    return tuple({_place(item): item for entry in entries for item in entry.items}.values())
+    return tuple({place_of(item): item for entry in entries for item in entry.items}.values())
 
 
-def _place(item: OffsetToCommit) -> _Place:
-    return item.topic, item.partition
+def place_of(item: OffsetToCommit) -> TopicPartition:
+    return TopicPartition(item.topic, item.partition)

@@ -15,6 +15,7 @@ from typing import Self, TypeAlias
 from rota.client.callbacks import Listeners, call, notify, notify_lost, notify_revoked
 from rota.client.context import ClientContext
 from rota.client.member import Member
+from rota.client.roles import Role
 from rota.core.assignors.work import Memory, WorkItem, WorkShare, assign_work
 from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
 from rota.core.types.worker import (
@@ -52,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass
-class WorkRole:
+class WorkRole(Role[WorkShared]):
     """The role of workers that share work. `memory` is the last leader's memory; the next leader starts with it.
 
     Without `configured` the server assigns: the connectors are the registered topics with these names.
@@ -92,15 +93,11 @@ class WorkRole:
         return self.configured is None
 
     @property
-    def is_cooperative(self) -> bool:
+    def is_cooperative(self) -> bool:  # type: ignore[override]
         """Return whether the protocol that the group chose last is cooperative; a worker that lists both then need not
         stop.
         """
         return self.chosen != EAGER and self.listed != (EAGER,)
-
-    @property
-    def hands_over(self) -> bool:
-        return False
 
     def protocols(self, held: WorkShared | None, generation_id: int) -> tuple[Protocol, ...]:  # noqa: ARG002
         running = held if held and self.is_cooperative else ()
@@ -185,15 +182,8 @@ class WorkRole:
             self.memory = memory_in(self.given, _now_ms()) or self.memory
         return self.share.run
 
-    def without(self, share: WorkShared, other: WorkShared) -> WorkShared:
-        taken = frozenset(other)
-        return tuple(work for work in share if work not in taken)
-
     def concerned(self, held: WorkShared | None, offsets: Sequence[OffsetToCommit]) -> WorkShared:  # noqa: ARG002
         return tuple(WorkItem(each.topic, each.partition) for each in offsets)
-
-    def unwanted(self, held: WorkShared) -> WorkShared:  # noqa: ARG002
-        return ()
 
 
 def _now_ms() -> int:

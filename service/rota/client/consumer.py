@@ -12,7 +12,7 @@ from typing import Self
 
 from rota.client.callbacks import Listeners, call, inside, notify, notify_lost, notify_revoked
 from rota.client.calls import Caller
-from rota.client.commits import check_metadata, check_offset
+from rota.client.commits import check_metadata, check_offset, place_of
 from rota.client.consumer_protocol import Partitions, TopicRole
 from rota.client.context import ClientContext
 from rota.client.errors import (
@@ -74,7 +74,7 @@ class Consumer(Member[Partitions]):
         self._user = listeners
         self._options = options
         self._stored: dict[TopicPartition, OffsetToCommit] = {}
-        self._stats.watch_stored(self._stored)
+        self._stats.stored = self._stored
         self._latest: dict[TopicPartition, asyncio.Future[None]] = {}
         """The last queued or sent commit of each partition."""
         self._notices: deque[_Notice] = deque()
@@ -198,14 +198,14 @@ class Consumer(Member[Partitions]):
         if TopicPartition(topic, partition) in (self._holding.stopped or ()):
             # If accepted, it would never be committed, or after another member's progress.
             raise MembershipLost(f"{topic}/{partition} was revoked: its last commits are under way")
-        self._stats.progress_stored(_place(stored))
+        self._stats.progress_stored(place_of(stored))
         self._stored[TopicPartition(topic, partition)] = stored
 
     async def commit(self, offsets: Iterable[OffsetToCommit] | None = None) -> None:
         """Commit as `Member.commit` does; without offsets, everything that is stored."""
         await self._until_entered()
         items = tuple(self._stored.values() if offsets is None else offsets)
-        self._progress(map(_place, items))
+        self._progress(map(place_of, items))
         await asyncio.shield(self._commit_in_turn(items))
 
     def commit_soon(self, offsets: Iterable[OffsetToCommit] | None = None, then: Committed | None = None) -> None:
@@ -228,14 +228,14 @@ class Consumer(Member[Partitions]):
         the next auto-commit would otherwise reset progress to them.
         """
         outcome, era = self._commits.add(items), self._holding.era
-        replaced = {place: stored for item in items if (stored := self._stored.pop(place := _place(item), None))}
-        for place in map(_place, items):
+        replaced = {place: stored for item in items if (stored := self._stored.pop(place := place_of(item), None))}
+        for place in map(place_of, items):
             self._latest[place] = outcome
 
         def keep_if_failed(done: asyncio.Future[None]) -> None:
             error = None if done.cancelled() else done.exception()
-            for item in [item for item in items if self._latest.get(_place(item)) is done]:
-                former = replaced.get(place := _place(item))
+            for item in [item for item in items if self._latest.get(place_of(item)) is done]:
+                former = replaced.get(place := place_of(item))
                 del self._latest[place]
                 is_poison = former is item and isinstance(error, InvalidRequest)
                 if error is not None and former is not None and not is_poison and era == self._holding.era:
@@ -295,7 +295,7 @@ class Consumer(Member[Partitions]):
     def _log_outcome(self, item: OffsetToCommit, outcome: asyncio.Future[None]) -> None:
         error = None if outcome.cancelled() else outcome.exception()
         if isinstance(error, InvalidRequest):
-            _log.error("group %s: the progress of %s is dropped: %s", self.group_id, _place(item), error)
+            _log.error("group %s: the progress of %s is dropped: %s", self.group_id, place_of(item), error)
         elif error is not None:
             _log.warning("group %s: progress was not committed: %s", self.group_id, error)
 
@@ -392,10 +392,6 @@ class Consumer(Member[Partitions]):
     def _on_event(self, event: core.Event) -> None:
         super()._on_event(event)
         self._lookout.on_event(event)
-
-
-def _place(item: OffsetToCommit) -> TopicPartition:
-    return TopicPartition(item.topic, item.partition)
 
 
 def _kept(former: OffsetToCommit, item: OffsetToCommit, error: BaseException) -> OffsetToCommit:

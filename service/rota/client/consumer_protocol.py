@@ -14,6 +14,7 @@ from itertools import chain
 from typing import TypeAlias
 
 from rota.client.callbacks import call
+from rota.client.roles import Role
 from rota.client.topics import RegisteredTopics, TopicListing
 from rota.core.assignors import (
     ENTRY_POINT_GROUP,
@@ -199,7 +200,7 @@ class Plan:
 
 
 @dataclass
-class TopicRole:
+class TopicRole(Role[Partitions]):
     """Members share the partitions of topics. `topics` may change: members send them in their next join.
 
     Members keep their partitions while they join only if all strategies that they list are cooperative. So a group
@@ -229,12 +230,8 @@ class TopicRole:
         return isinstance(self.counts, RegisteredTopics)
 
     @property
-    def is_cooperative(self) -> bool:
+    def is_cooperative(self) -> bool:  # type: ignore[override]
         return all(_registered(name).cooperative for name in self.strategies)
-
-    @property
-    def hands_over(self) -> bool:
-        return False
 
     def protocols(self, held: Partitions | None, generation_id: int) -> tuple[Protocol, ...]:
         """Return the metadata by protocol. Raises `UnknownAssignor` if there is no such strategy."""
@@ -342,10 +339,6 @@ class TopicRole:
         if assigned.protocol_name in self.strategies and (own := _registered(assigned.protocol_name).own) is not None:
             own.on_assignment(OwnAssignment(assigned.generation_id, share, user_data_in(decoded.user_data)))
         return share
-
-    def without(self, share: Partitions, other: Partitions) -> Partitions:
-        taken = frozenset(other)
-        return tuple(partition for partition in share if partition not in taken)
 
     def concerned(self, held: Partitions | None, offsets: Sequence[OffsetToCommit]) -> Partitions:  # noqa: ARG002
         return tuple(TopicPartition(each.topic, each.partition) for each in offsets)

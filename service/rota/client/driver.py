@@ -40,7 +40,7 @@ from rota.client.stats import MemberStats
 from rota.client.tasks import BackgroundTasks
 from rota.client.transports.port import Answer, Transport
 from rota.core.membership import Event, Membership, MembershipRequest, Planned
-from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, Request
+from rota.protocol.messages import CommitOffsets, Heartbeat, HeartbeatReply, JoinGroup, Request
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class Driver:
         self._transport = transport
         self._tasks = tasks
         self._stats = stats
-        stats.now_ms = self._clock_ms
+        stats.now_ms = self.clock_ms
         self._jitter = jitter
         self._on_event = on_event
         self._on_outcome = on_outcome
@@ -137,7 +137,7 @@ class Driver:
         """Return whether a share is held now. Any thread may ask; a clock that has stopped is updated first."""
         beat = self._beat
         if beat is not None and threading.get_ident() != self._thread_id:
-            return self._machine.holds_with(self._clock_ms(), beat.request, beat.reply, beat.sent_at_ms)
+            return self._machine.holds_with(self.clock_ms(), beat.request, beat.reply, beat.sent_at_ms)
         return self._machine.holds(self.now_ms())
 
     def now_ms(self) -> int:
@@ -146,7 +146,7 @@ class Driver:
             # blocked.
             self._beat = None
             self._machine.on_heartbeat_answer(beat.request, beat.reply, beat.sent_at_ms)
-        return self._clock_ms()
+        return self.clock_ms()
 
     def loop_time(self, at_ms: int | None) -> float | None:
         """Convert a moment to seconds of the event loop's clock."""
@@ -175,9 +175,6 @@ class Driver:
         self._apply(request, outcome, sent_at_ms)
         self.wake.set()
         return outcome
-
-    def _clock_ms(self) -> int:
-        return 0 if self._clock is None else self._clock.now_ms()
 
     def _check(self) -> None:
         self.look_at_time()
@@ -249,21 +246,20 @@ class Driver:
         self._stats.ended(request, outcome)
         return outcome
 
-    # --- being kept alive by another thread: see `rota.client.pulse.Beating` ------------------
+    # --- called by the heartbeat thread: see `rota.client.pulse` -------------------------------
 
     def overdue_heartbeat(self) -> Heartbeat | None:
-        now_ms, beat = self._clock_ms(), self._beat
+        now_ms, beat = self.clock_ms(), self._beat
         if beat is not None and now_ms < beat.sent_at_ms + self._machine.settings.session_timeout_ms // 2:
             return None
         return self._machine.overdue_heartbeat(now_ms)
 
-    def beat_sent_at_ms(self) -> int:
-        """Return the time of sending, in the clock of this member's deadlines."""
-        return self._clock_ms()
+    def clock_ms(self) -> int:
+        """Return the clock of this member's deadlines, without the effect of answered heartbeats."""
+        return 0 if self._clock is None else self._clock.now_ms()
 
-    def note_beat(self, beat: Beat) -> None:
-        """Store a beat, which is applied when this member next reads the clock."""
-        self._beat = beat
-
-    def count_beat(self, request: Heartbeat, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
+    def beaten(self, request: Heartbeat, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
+        """Count a heartbeat of that thread. Its answer is applied when this member next reads the clock."""
         self._stats.beaten(request, outcome, sent_at_ms)
+        if not isinstance(outcome, CoordinatorUnreachable) and isinstance(outcome.reply, HeartbeatReply):
+            self._beat = Beat(request, outcome.reply, sent_at_ms)

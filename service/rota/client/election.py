@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
@@ -27,7 +27,6 @@ from rota.core.types.json_object import decode_object
 from rota.core.types.leader import PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
 from rota.core.types.wire_format import MalformedMetadata
 from rota.protocol import messages
-from rota.protocol.messages import OffsetToCommit
 
 Outcome = TypeVar("Outcome")
 
@@ -36,7 +35,7 @@ _LONG_WAIT_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-class CandidateRole:
+class CandidateRole(Role[Leadership]):
     """Leadership is held while joining: a coordinator keeps a group's leader as long as it rejoins, until it was asked
     to hand over, has ended its work, and reports that in its join (ADR 63).
     """
@@ -72,12 +71,6 @@ class CandidateRole:
 
     def without(self, share: Leadership, other: Leadership) -> Leadership:
         return () if other else share
-
-    def concerned(self, held: Leadership | None, offsets: Sequence[OffsetToCommit]) -> Leadership:  # noqa: ARG002
-        return held or ()
-
-    def unwanted(self, held: Leadership) -> Leadership:  # noqa: ARG002
-        return ()
 
 
 def _fields(metadata: bytes) -> dict[str, Any] | None:
@@ -115,7 +108,7 @@ class Election(RunningOver):
         """The candidate's membership, for calls that do not concern leading."""
         super().__init__(self.member)
         self.member._stats.set_kind(self._wording.subject)
-        self.member._reminder.ask(self._describe_work)
+        self.member._reminder.at_work = self._describe_work
         self._retry = WorkRetry(context.jitter, self.member._stats.now_ms)
         self._term: Term | None = None
         self._elected = asyncio.Event()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from rota.client import metrics
 from rota.client.callbacks import (
     CallbackQueue,
     Listeners,
@@ -25,6 +26,9 @@ from rota.client.stats import MemberStats
 from rota.client.stop_deadline import Step, StopDeadline
 from rota.core.membership import Membership
 from rota.core.membership import events as core
+
+if TYPE_CHECKING:
+    from rota.client.commits import Commits
 
 Share = TypeVar("Share")
 
@@ -60,14 +64,12 @@ class Holding(Generic[Share]):
         callbacks: CallbackQueue,
         broadcast: Broadcast[Share],
         on_error: Callable[[Exception], None],
-        flush: Callable[[float | None], Awaitable[None]],
-        drop_commits: Callable[[], None],
         stats: MemberStats,
         deadline: StopDeadline,
     ) -> None:
-        """`on_error` handles an error of the role; `flush` waits for queued commits, with a limit in seconds if no
-        later generation of this member could make them; `drop_commits` fails them.
-        """
+        """`on_error` handles an error of the role."""
+        self.commits: Commits[Share]
+        """Queued commits: sent before a share is revoked, dropped when it is lost. Set by the member."""
         self.current: Assigned[Share] | None = None
         """The share that the coordinator has assigned to this member."""
         self.owned: Share | None = None
@@ -97,8 +99,6 @@ class Holding(Generic[Share]):
         self._callbacks = callbacks
         self._broadcast = broadcast
         self._on_error = on_error
-        self._flush = flush
-        self._drop_commits = drop_commits
         self._ending = 0
         """The number of lost shares on which the program has not yet ended its work."""
         self._stats = stats
@@ -159,7 +159,7 @@ class Holding(Generic[Share]):
         self._cut_off = revocation.share if revocation is not None and is_cut_off else None
         self._last = (None, -1)
         self._must_join = False
-        self._drop_commits()
+        self.commits.drop()
         if current is None or owned is None:
             self._callbacks.interrupt()
             return
@@ -169,7 +169,7 @@ class Holding(Generic[Share]):
             self._machine.settings.group_id,
             reason,
         )
-        self._stats.lost(owned)
+        self._stats.count(metrics.LOST, owned)
         self._broadcast.publish(Lost(current.generation_id, owned, reason))
         self._ending += 1
         self._machine.hold_off(True)
@@ -235,7 +235,7 @@ class Holding(Generic[Share]):
         self.owned = share
         self._broadcast.publish(assigned)
         added = share if owned is None else self._role.without(share, owned)
-        self._stats.assigned(added)
+        self._stats.count(metrics.ASSIGNED, added)
         with losses_are_expected("on_assigned", lambda: self.current is not assigned or not self._driver.holds()):
             await notify(
                 self._listeners.on_assigned, added, share, deadline=self._driver.loop_time(self._machine.deadline_ms)
@@ -283,13 +283,13 @@ class Holding(Generic[Share]):
             with on_return(revocation.returned):
                 await notify_revoked(self._listeners, removed, deadline=self._revoke_by())
             revocation.returned()
-            await self._flush(self._deadline.left_s(Step.COMMIT) if self.is_given_up else None)
+            await self.commits.flush(self._deadline.left_s(Step.COMMIT) if self.is_given_up else None)
         finally:
             if (
                 self._revocation is revocation
             ):  # In a thread, on_revoked may continue while later shares are assigned and lost.
                 self._revocation = None
-        self._stats.revoked(removed)
+        self._stats.count(metrics.REVOKED, removed)
         self._broadcast.publish(Revoked(generation_id, removed))
 
     def _revoke_by(self) -> float | None:

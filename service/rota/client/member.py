@@ -100,9 +100,6 @@ class Member(Running, Generic[Share]):
             on_event=self._on_event,
             on_outcome=self._on_outcome,
         )
-        self._commits: Commits[Share] = Commits(
-            self._machine, role, self._driver, self._tasks, context.jitter, self._stats
-        )
         self._holding: Holding[Share] = Holding(
             self._machine,
             role,
@@ -111,12 +108,13 @@ class Member(Running, Generic[Share]):
             self._callbacks,
             self._broadcast,
             self._fail,
-            self._commits.flush,
-            self._commits.drop,
             self._stats,
             self._deadline,
         )
-        self._commits.belong_to(self._holding)
+        self._commits: Commits[Share] = Commits(
+            self._machine, role, self._driver, self._tasks, context.jitter, self._stats, self._holding
+        )
+        self._holding.commits = self._commits
         self._wake = self._driver.wake
         self._changed = self._driver.changed
         self._failure: BaseException | None = None
@@ -124,7 +122,7 @@ class Member(Running, Generic[Share]):
         self._preparing: asyncio.Task[None] | None = None
         """The driving task, until it has all that it needs to join."""
         self._closing: asyncio.Task[None] | None = None
-        self._leading = Leading(self._machine, role, self._driver, self._tasks, settings.group_id)
+        self._assigning: asyncio.Task[None] | None = None
         self._stepping: asyncio.Task[None] | None = None
         self._failed_unit = ""
         self._comes_back = False
@@ -268,11 +266,7 @@ class Member(Running, Generic[Share]):
         Raises:
             MembershipLost: It is not, or the member has no share.
         """
-        settings = self._machine.settings
-        if self.assignment is None:
-            raise MembershipLost("this member holds nothing")
-        request = VerifyFence(settings.namespace, settings.group_id, self.generation_id, self.member_id)
-        return await self._caller.ask(request, FenceReply)
+        return await self._verify(sign=False)
 
     async def signed_token(self) -> str:
         """Return a signed proof that this member is in the current generation, for services that check it offline.
@@ -283,11 +277,13 @@ class Member(Running, Generic[Share]):
             MembershipLost: The generation is over, or the member has no share.
             InvalidRequest: The server has no keys to sign with.
         """
-        settings = self._machine.settings
+        return (await self._verify(sign=True)).token
+
+    async def _verify(self, *, sign: bool) -> FenceReply:
         if self.assignment is None:
-            raise MembershipLost("this member holds nothing")
-        request = VerifyFence(settings.namespace, settings.group_id, self.generation_id, self.member_id, sign=True)
-        return (await self._caller.ask(request, FenceReply)).token
+            raise MembershipLost("this member has no share")
+        request = VerifyFence(self.namespace, self.group_id, self.generation_id, self.member_id, sign=sign)
+        return await self._caller.ask(request, FenceReply)
 
     def rejoin(self, reason: str) -> None:
         """As the leader, start a rebalance; otherwise join again. Any thread and any callback may call it."""
@@ -531,7 +527,10 @@ class Member(Running, Generic[Share]):
         self._stats.observe(event)
         match event:
             case core.JoinedAsLeader():
-                self._leading.begin(event)
+                # A slow assignment of a former generation must not replace the current one.
+                if self._assigning is not None:
+                    self._assigning.cancel()
+                self._assigning = self._tasks.create(self._assign(event))
             case core.Assigned():
                 self._holding.take(event)
             case core.RebalanceStarted():
@@ -553,6 +552,15 @@ class Member(Running, Generic[Share]):
                 _log.warning("group %s could not be assigned: %s", self.group_id, event.detail)
                 self._broadcast.publish(GenerationFailed(event.generation_id, event.detail))
 
+    async def _assign(self, event: core.JoinedAsLeader) -> None:
+        """Assign a generation as its leader. An exception of the strategy fails it for all members."""
+        try:
+            self._machine.assign(event.generation_id, await call(self._role.assign, event))
+        except Exception as error:
+            _log.exception("group %s: the assignment failed", self.group_id)
+            self._machine.assignment_failed(event.generation_id, f"{type(error).__name__}: {error}")
+        self._wake.set()
+
     def _on_outcome(self) -> None:
         if cause := self._machine.trouble:
             self._context.troubles.repeat(self, cause)
@@ -570,33 +578,3 @@ class Member(Running, Generic[Share]):
         if self._failure is None:
             self._failure, self._failed_unit = error, failed_unit
         self._begin_close(STOP_DRAIN_S)
-
-
-class Leading(Generic[Share]):
-    """Assigns one generation at a time: a slow assignment of a former one must not replace the current one."""
-
-    def __init__(
-        self, machine: Membership, role: Role[Share], driver: Driver, tasks: BackgroundTasks, group_id: str
-    ) -> None:
-        self._machine = machine
-        self._role = role
-        self._driver = driver
-        self._tasks = tasks
-        self._group_id = group_id
-        self._assigning: asyncio.Task[None] | None = None
-
-    def begin(self, event: core.JoinedAsLeader) -> None:
-        """Start to assign the generation that this member leads now."""
-        if self._assigning is not None:
-            self._assigning.cancel()
-        self._assigning = self._tasks.create(self._assign(event))
-
-    async def _assign(self, event: core.JoinedAsLeader) -> None:
-        """Assign. An exception of the strategy fails the generation for all members; its leader continues."""
-        try:
-            assignments = await call(self._role.assign, event)
-            self._machine.assign(event.generation_id, assignments)
-        except Exception as error:
-            _log.exception("group %s: the assignment failed", self._group_id)
-            self._machine.assignment_failed(event.generation_id, f"{type(error).__name__}: {error}")
-        self._driver.wake.set()

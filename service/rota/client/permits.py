@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack, suppress
 from types import TracebackType
 from typing import ClassVar, Final, cast
@@ -15,12 +15,13 @@ from rota.client.election import Election, Outcome
 from rota.client.errors import CoordinatorError, PermitLost
 from rota.client.member import Member
 from rota.client.options import STOP_DRAIN_S
+from rota.client.roles import Role
 from rota.client.running import RunningOver
 from rota.client.term import Leadership, Term, Wording
-from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.core.membership import Assigned, MembershipSettings
 from rota.core.types.permits import MAX_PERMITS, PROTOCOL_NAME, PermitShare, Wish, decode_share, encode_wish
 from rota.protocol import messages
-from rota.protocol.messages import DescribeGroup, DescribeReply, OffsetToCommit
+from rota.protocol.messages import DescribeGroup, DescribeReply
 
 _WORDING: Final = Wording("permits", "the permit", "the wait for a permit", PermitLost)
 _SHOWN = 3
@@ -28,11 +29,10 @@ _SHOWN = 3
 _log = logging.getLogger(__name__)
 
 
-class PermitRole:
+class PermitRole(Role[Leadership]):
     """A permit is held while joining: the coordinator revokes no member's permit. `share` is its last answer."""
 
     is_cooperative = True
-    hands_over = False
 
     def __init__(self, permits: int) -> None:
         """Raise `ValueError` for a number that no group may have."""
@@ -44,9 +44,6 @@ class PermitRole:
     def protocols(self, held: Leadership | None, generation_id: int) -> tuple[messages.Protocol, ...]:  # noqa: ARG002
         return (messages.Protocol(PROTOCOL_NAME, encode_wish(Wish(self.permits))),)
 
-    def assign(self, generation: JoinedAsLeader) -> dict[str, bytes]:
-        raise RuntimeError(f"the server should have assigned by {generation.protocol_name!r}")
-
     def read(self, assigned: Assigned) -> Leadership:
         former, self.share = self.share, decode_share(assigned.assignment)
         if self.share.of not in (former.of, self.permits):
@@ -54,15 +51,6 @@ class PermitRole:
                 "this group has %d permits, not %d: another member asks for fewer", self.share.of, self.permits
             )
         return _held(self.share)
-
-    def without(self, share: Leadership, other: Leadership) -> Leadership:
-        return tuple(each for each in share if each not in other)
-
-    def concerned(self, held: Leadership | None, offsets: Sequence[OffsetToCommit]) -> Leadership:  # noqa: ARG002
-        return held or ()
-
-    def unwanted(self, held: Leadership) -> Leadership:  # noqa: ARG002
-        return ()
 
 
 def _held(share: PermitShare) -> Leadership:

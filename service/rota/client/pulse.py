@@ -10,13 +10,16 @@ import asyncio
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rota.client.errors import CoordinatorUnreachable
 from rota.client.threads import LoopThread
 from rota.client.transports.port import Answer, Transport
 from rota.protocol.defaults import HEARTBEAT_THREAD_TIMEOUT_MS
 from rota.protocol.messages import Heartbeat, HeartbeatReply
+
+if TYPE_CHECKING:
+    from rota.client.driver import Driver
 
 _TICK_S = 0.1
 
@@ -30,22 +33,6 @@ class Beat:
     sent_at_ms: int
 
 
-class Beating(Protocol):
-    """A membership that the pulse's thread keeps alive. That thread calls these methods."""
-
-    def overdue_heartbeat(self) -> Heartbeat | None:
-        """Return the heartbeat to send, if one is due."""
-
-    def beat_sent_at_ms(self) -> int:
-        """Return the current time of the membership's clock."""
-
-    def note_beat(self, beat: Beat) -> None:
-        """Store an answered heartbeat."""
-
-    def count_beat(self, request: Heartbeat, outcome: Answer | CoordinatorUnreachable, sent_at_ms: int) -> None:
-        """Count a heartbeat that has ended."""
-
-
 class Pulse:
     """Sends heartbeats for any number of members, from the first member until `stop`."""
 
@@ -53,12 +40,12 @@ class Pulse:
         """`connect` creates a transport for this thread alone."""
         self._connect = connect
         self._thread: LoopThread | None = None
-        self._members: set[Beating] = set()
+        self._members: set[Driver] = set()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._beating: asyncio.Task[None] | None = None
 
-    def keep(self, member: Beating) -> None:
+    def keep(self, member: Driver) -> None:
         with self._lock:
             if self._thread is None:
                 thread = LoopThread("rota heartbeats")
@@ -67,7 +54,7 @@ class Pulse:
                 self._thread = thread
             self._members.add(member)
 
-    def release(self, member: Beating) -> None:
+    def release(self, member: Driver) -> None:
         with self._lock:
             self._members.discard(member)
 
@@ -78,7 +65,7 @@ class Pulse:
 
     async def _beat(self) -> None:
         transport = self._connect()
-        under_way: dict[Beating, asyncio.Task[None]] = {}
+        under_way: dict[Driver, asyncio.Task[None]] = {}
         try:
             while not self._stopped.is_set():
                 with self._lock:
@@ -95,14 +82,12 @@ class Pulse:
             await transport.close()
 
 
-async def _exchange(transport: Transport, member: Beating, request: Heartbeat) -> None:
+async def _exchange(transport: Transport, member: Driver, request: Heartbeat) -> None:
     """Send one heartbeat. Only the arrival of an answer matters: its content concerns the member's own heartbeats."""
-    sent_at_ms = member.beat_sent_at_ms()
+    sent_at_ms = member.clock_ms()
+    outcome: Answer | CoordinatorUnreachable
     try:
-        answer = await transport.send(request, timeout_ms=HEARTBEAT_THREAD_TIMEOUT_MS)
+        outcome = await transport.send(request, timeout_ms=HEARTBEAT_THREAD_TIMEOUT_MS)
     except CoordinatorUnreachable as error:
-        member.count_beat(request, error, sent_at_ms)
-        return
-    member.count_beat(request, answer, sent_at_ms)
-    if isinstance(answer.reply, HeartbeatReply):
-        member.note_beat(Beat(request, answer.reply, sent_at_ms))
+        outcome = error
+    member.beaten(request, outcome, sent_at_ms)

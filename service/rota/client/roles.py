@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from rota.core.membership import Assigned, JoinedAsLeader
 from rota.core.types.registry import SERVER_PREFIX
@@ -41,40 +42,44 @@ Without: TypeAlias = Callable[[bytes, bytes], bytes]
 """`without(share, other)` returns the part of an assignment that is not in the other one; it may be empty."""
 
 
-class Role(Protocol[Share]):
-    """The kind of a group. An empty share must be false."""
+class Role(ABC, Generic[Share]):
+    """The kind of a group. An empty share must be false; these defaults are for shares that are tuples."""
 
-    @property
-    def is_cooperative(self) -> bool:
-        """Whether members keep their shares while they join (KIP-429); their metadata then lists them."""
+    is_cooperative: bool
+    """Whether members keep their shares while they join (KIP-429); their metadata then lists them."""
+    hands_over = False
+    """Whether the last share asks this member to join again, even if it revokes no part."""
 
-    @property
-    def hands_over(self) -> bool:
-        """Whether the last share asks this member to join again, even if it revokes no part."""
-
+    @abstractmethod
     def protocols(self, held: Share | None, generation_id: int) -> tuple[messages.Protocol, ...]:
         """Return the metadata for a join by protocol, the preferred one first; the member holds `held` since
         `generation_id`.
         """
 
     def assign(self, generation: JoinedAsLeader) -> Assignments:
-        """Return the assignment of all members, as the leader."""
+        """Return the assignment of all members, as the leader; by default the server assigns."""
+        raise RuntimeError(f"the server should have assigned by {generation.protocol_name!r}")
 
+    @abstractmethod
     def read(self, assigned: Assigned) -> Share:
         """Convert an assignment to the user's share."""
 
-    def without(self, share: Share, other: Share) -> Share:
+    def without(self, share: Any, other: Any) -> Any:
         """Return the part of `share` that is not in `other`."""
+        taken = frozenset(other)
+        return tuple(each for each in share if each not in taken)
 
-    def concerned(self, held: Share | None, offsets: Sequence[OffsetToCommit]) -> Share:
+    def concerned(self, held: Any, offsets: Sequence[OffsetToCommit]) -> Any:  # noqa: ARG002
         """Return the part of its share that a member must still hold to commit these offsets."""
+        return held or ()
 
-    def unwanted(self, held: Share) -> Share:
+    def unwanted(self, held: Share) -> Any:  # noqa: ARG002
         """Return the part of its share that a member must revoke before it joins again, because it will lose it."""
+        return ()
 
 
-@dataclass(frozen=True, slots=True)
-class OpaqueRole:
+@dataclass(frozen=True)
+class OpaqueRole(Role[bytes]):
     """The role of members whose assignments are bytes that only the user understands.
 
     With `split`, members keep the unchanged part while they join (KIP-429); otherwise they revoke the whole assignment
@@ -92,12 +97,8 @@ class OpaqueRole:
             raise ValueError(f"`assign` is missing: the server does not assign by {', '.join(by_members)}")
 
     @property
-    def is_cooperative(self) -> bool:
+    def is_cooperative(self) -> bool:  # type: ignore[override]
         return self.split is not None
-
-    @property
-    def hands_over(self) -> bool:
-        return False
 
     def protocols(self, held: bytes | None, generation_id: int) -> tuple[messages.Protocol, ...]:
         listed = self.listed(held, generation_id) if callable(self.listed) else self.listed
@@ -105,7 +106,7 @@ class OpaqueRole:
 
     def assign(self, generation: JoinedAsLeader) -> Assignments:
         if self.assign_by is None:
-            raise RuntimeError(f"the server should have assigned by {generation.protocol_name!r}")
+            return super().assign(generation)
         return self.assign_by(Generation(generation.generation_id, generation.protocol_name, generation.members))
 
     def read(self, assigned: Assigned) -> bytes:
@@ -118,6 +119,3 @@ class OpaqueRole:
 
     def concerned(self, held: bytes | None, offsets: Sequence[OffsetToCommit]) -> bytes:  # noqa: ARG002
         return held or b""
-
-    def unwanted(self, held: bytes) -> bytes:  # noqa: ARG002
-        return b""

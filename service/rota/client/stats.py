@@ -122,7 +122,8 @@ class MemberStats(CallStats):
         """The clock of the member's deadlines. Any thread may call it."""
         self.troubles_of_work: Callable[[], list[str]] = list
         """The troubles of a pool's shards, a sentence for each. Any thread may call it."""
-        self._stored: dict[Any, Any] = {}
+        self.stored: dict[Any, Any] = {}
+        """Uncommitted progress by partition. Any thread may read it."""
         self._stored_at_ms: dict[Any, int] = {}
         self._queued_at_ms: dict[asyncio.Future[None], int] = {}
         self._heartbeat_at_ms: int | None = None
@@ -136,10 +137,6 @@ class MemberStats(CallStats):
         """Count as this kind from now on: that of the program's object, such as an election or a worker pool."""
         self.labels = self._client.labels_of(*self._group, kind)
         self._counts = self._client.counts_of(self.labels)
-
-    def watch_work(self, troubles: Callable[[], list[str]]) -> None:
-        """Read the troubles of a pool's shards from this function."""
-        self.troubles_of_work = troubles
 
     def begin(self, member: Observed) -> None:
         """The member was started. Counters of units start with 0: Prometheus sees no increase in a first value."""
@@ -192,29 +189,20 @@ class MemberStats(CallStats):
         self._counts.add(metrics.REBALANCES, self._causes.begin(cause))
         self._heartbeat_at_ms = None
 
-    def assigned(self, share: Any) -> None:
-        self._counts.add(metrics.ASSIGNED, count=units_of(share))
-
-    def revoked(self, share: Any) -> None:
-        self._counts.add(metrics.REVOKED, count=units_of(share))
-
-    def lost(self, share: Any) -> None:
-        self._counts.add(metrics.LOST, count=units_of(share))
+    def count(self, metric: Metric, share: Any) -> None:
+        """Count the units of a share as assigned, revoked or lost."""
+        self._counts.add(metric, count=units_of(share))
 
     # --- commits ------------------------------------------------------------------------------
 
-    def watch_stored(self, stored: dict[Any, Any]) -> None:
-        """Read uncommitted progress from this mapping, by partition."""
-        self._stored = stored
-
     def progress_stored(self, place: Any) -> None:
         """Note progress of `place`; call it just before the progress is stored."""
-        if place not in self._stored:
+        if place not in self.stored:
             self._stored_at_ms[place] = self.now_ms()
 
     def commit_queued(self, places: Collection[Any], outcome: asyncio.Future[None]) -> None:
         """Note a commit of the progress of `places`; `outcome` is the commit's future."""
-        since_ms = [self._stored_at_ms[place] for place in places if place in self._stored]
+        since_ms = [self._stored_at_ms[place] for place in places if place in self.stored]
         self._queued_at_ms[outcome] = min(since_ms, default=self.now_ms())
         outcome.add_done_callback(partial(self._committed, places))
 
@@ -246,7 +234,7 @@ class MemberStats(CallStats):
 
     def _oldest_uncommitted_ms(self) -> int | None:
         stored_at_ms = self._stored_at_ms.copy()
-        waiting = [stored_at_ms[place] for place in self._stored.copy() if place in stored_at_ms]
+        waiting = [stored_at_ms[place] for place in self.stored.copy() if place in stored_at_ms]
         return min((*waiting, *self._queued_at_ms.copy().values()), default=None)
 
 
@@ -254,7 +242,8 @@ class ClientStats:
     """The numbers of one client: of its members by group and kind, and of its other calls."""
 
     def __init__(self, namespace: str = "") -> None:
-        self._lag: LoopLag | None = None
+        self.lag: LoopLag | None = None
+        """The lag of the client's event loop."""
         self._counts: dict[Labels, Counts] = {}
         self._members: dict[MemberStats, weakref.ref[Any]] = {}
         self._groups = GroupBound()
@@ -269,10 +258,6 @@ class ClientStats:
 
     def counts_of(self, labels: Labels) -> Counts:
         return self._counts.setdefault(labels, Counts())
-
-    def watch_loop(self, lag: LoopLag) -> None:
-        """Export the lag of the client's event loop."""
-        self._lag = lag
 
     def begin(self, stats: MemberStats, member: Observed) -> None:
         self._members[stats] = weakref.ref(member, lambda _: self.end(stats))
@@ -302,9 +287,9 @@ class ClientStats:
 
     def gauges(self) -> Iterator[Sample]:
         """Yield the current values of all gauges. Any thread may call it."""
-        if self._lag is not None:
-            yield metrics.LOOP_LAG, (), self._lag.last
-            yield metrics.LOOP_LAG_MAX, (), self._lag.worst
+        if self.lag is not None:
+            yield metrics.LOOP_LAG, (), self.lag.last
+            yield metrics.LOOP_LAG_MAX, (), self.lag.worst
         for stats, reference in self._members.copy().items():
             if (member := reference()) is not None:
                 for metric, value in stats.gauges(member):

@@ -103,10 +103,6 @@ class Reminder:
         """Names the program's code that runs; empty if no code runs."""
         self._timer: asyncio.TimerHandle | None = None
 
-    def ask(self, at_work: Callable[[], str]) -> None:
-        """Replace the function that names the code: a pool names its shards."""
-        self.at_work = at_work
-
     def start(self) -> None:
         """Start to log, unless already started."""
         if self._timer is None:

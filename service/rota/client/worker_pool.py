@@ -167,8 +167,8 @@ class WorkerPool(RunningOver):
         """The membership below the pool, for calls that do not concern shards."""
         super().__init__(self.consumer)
         self.consumer._stats.set_kind("worker_pool")
-        self.consumer._reminder.ask(self._describe_work)
-        self.consumer._stats.watch_work(self._troubles)
+        self.consumer._reminder.at_work = self._describe_work
+        self.consumer._stats.troubles_of_work = self._troubles
         self.consumer._on_silence = self._restart
 
     async def __aenter__(self) -> Self:

@@ -162,7 +162,7 @@ def each_commit_is_a_task_of_its_own(patch: Patch) -> None:
     def add(self: Any, items: Any) -> Any:
         outcome = asyncio.get_running_loop().create_future()
         outcome.add_done_callback(commits.retrieved)
-        entry = commits._Entry(items, self._role.concerned(self._owned, items), self._era, outcome)
+        entry = commits._Entry(items, self._role.concerned(self._holding.owned, items), self._holding.era, outcome)
         self._tasks.create(self._commit([entry]))
         return outcome
 

@@ -27,7 +27,7 @@ def a_stop_does_not_bound_its_waits_for_answers(patch: Patch) -> None:
 @PLANTS.named("seams m12", "tests/client/test_threads.py::test_the_heartbeat_thread_beats_once_for_half_a_session")
 def the_heartbeat_thread_beats_ten_times_a_second(patch: Patch) -> None:
     def overdue_heartbeat(self: Any) -> Any:
-        return self._machine.overdue_heartbeat(self._clock_ms())
+        return self._machine.overdue_heartbeat(self.clock_ms())
 
     patch(driver.Driver, "overdue_heartbeat", overdue_heartbeat)
 
