@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rota.agents.shared_work import SharedWork
 from rota.agents.sidecar.hooks import Dispatcher
 from rota.agents.sidecar.membership import ElectionMembership, PoolMembership
 from rota.agents.sidecar.serve import HookRunner
@@ -196,8 +197,8 @@ class HangingHook:
 @asynccontextmanager
 async def a_membership(worker: Worker, hook: HangingHook, works: bool) -> Any:
     """A membership with its hook, as `rota sidecar` has them."""
-    topics = ("work",) if works else ()
-    settings = SidecarSettings(GROUP, Path("unused"), None, topics, session_timeout=60.0)
+    shared = SharedWork(topics=("work",)) if works else None
+    settings = SidecarSettings(GROUP, Path("unused"), None, shared, session_timeout=60.0)
     changes, dispatcher = Changes("boot"), Dispatcher(hook, lambda: 0.5)
     runner = HookRunner([dispatcher], settings.revoke_timeout)
     membership = (PoolMembership if works else ElectionMembership)(worker.client, settings, changes, runner.settled)

@@ -24,9 +24,8 @@ from rota.cli.members import (
     ReturnDelay,
     TopicRegex,
     TopicsDebounce,
-    check_shared_work,
-    config_offset_of,
     run_member,
+    shared_work_of,
 )
 from rota.cli.options import Namespace, Url, a_number, shared, usage
 from rota.cli.times import milliseconds
@@ -267,42 +266,23 @@ def work(
     while others start and stop. When a command ends by itself, the others get TERM, and this process ends with its exit
     code.
     """
-    check_shared_work(topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file, topics_except)
-    config_offset = config_offset_of(config_offset_file)
-    from rota.agents.exec.connectors import ConnectorOptions, work_on_connectors
+    to_share = shared_work_of(
+        topic,
+        topic_regex,
+        connector,
+        strategy,
+        topics_debounce_ms,
+        config_offset_file,
+        topics_except,
+        scheduled_rebalance_max_delay_ms,
+    )
     from rota.agents.exec.work import WorkOptions
     from rota.agents.exec.work import work as run_work
 
     options = shared(context, url, namespace)
     times = _times(session_timeout_ms, grace_ms)
     names = MemberNames(group, topic or (), strategy, instance_id, topic_regex, connector or (), topics_except or ())
-    if connector:
-        connecting = ConnectorOptions(
-            command,
-            times,
-            tuple(connector),
-            session_timeout_ms / 1000,
-            drain_ms / 1000,
-            scheduled_rebalance_max_delay_ms / 1000,
-            config_offset,
-            wait,
-            instance_id,
-        )
-        running = partial(work_on_connectors, group_id=group, options=connecting)
-        raise typer.Exit(run_member(options, names, running, pass_env, quiet=quiet))
-    chosen = WorkOptions(
-        command,
-        times,
-        tuple(topic or ()),
-        session_timeout_ms / 1000,
-        drain_ms / 1000,
-        strategy,
-        wait,
-        instance_id,
-        topic_regex or "",
-        topics_debounce_ms / 1000,
-        tuple(topics_except or ()),
-    )
+    chosen = WorkOptions(command, times, to_share, session_timeout_ms / 1000, drain_ms / 1000, wait, instance_id)
     raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), pass_env, quiet=quiet))
 
 

@@ -20,7 +20,7 @@ from rota.protocol.ids import check_group_id, check_instance_id, check_topic
 from rota.protocol.limits import MAX_DELAY_MS, MAX_PREEMPT_AFTER_MS, MAX_TOPICS_DEBOUNCE_MS
 
 if TYPE_CHECKING:
-    from rota.cli.config_offset import ConfigOffsetFile
+    from rota.agents.shared_work import SharedWork
     from rota.client import Client
 
 Outcome = TypeVar("Outcome")
@@ -155,7 +155,7 @@ ReturnDelay = Annotated[
 DEFAULT_STRATEGY = "cooperative-sticky"
 
 
-def check_shared_work(
+def shared_work_of(
     topics: Sequence[str] | None,
     topic_regex: str | None,
     connectors: Sequence[str] | None,
@@ -163,8 +163,9 @@ def check_shared_work(
     topics_debounce_ms: int,
     config_offset_file: Path | None,
     topics_except: Sequence[str] | None,
-) -> None:
-    """Raise `CommandFailed` unless exactly one option names the shared work, and the other options match it."""
+    scheduled_rebalance_max_delay_ms: int,
+) -> SharedWork:
+    """Return the shared work. Raise `CommandFailed` unless exactly one option names it, and the others match."""
     if bool(topics) + bool(topic_regex) + bool(connectors) != 1:
         raise CommandFailed("one of --topic TOPIC, --topic-regex REGEX and --connector NAME", Exit.USAGE)
     if topics_except and not topic_regex:
@@ -173,16 +174,21 @@ def check_shared_work(
         raise CommandFailed("--strategy and --topics-debounce-ms do not go with --connector", Exit.USAGE)
     if config_offset_file is not None and not connectors:
         raise CommandFailed("--config-offset-file goes with --connector", Exit.USAGE)
-
-
-def config_offset_of(file: Path | None) -> ConfigOffsetFile | None:
-    """Return the reader of `--config-offset-file`; raise a usage error if the file has no offset."""
+    from rota.agents.shared_work import SharedWork
     from rota.cli.config_offset import ConfigOffsetFile
 
-    if file is None:
-        return None
     with usage():
-        return ConfigOffsetFile(file)
+        config_offset = None if config_offset_file is None else ConfigOffsetFile(config_offset_file)
+    return SharedWork(
+        tuple(topics or ()),
+        strategy,
+        topic_regex or "",
+        topics_debounce_ms / 1000,
+        tuple(topics_except or ()),
+        tuple(connectors or ()),
+        config_offset,
+        scheduled_rebalance_max_delay_ms / 1000,
+    )
 
 
 def run_member(

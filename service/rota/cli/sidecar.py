@@ -29,9 +29,8 @@ from rota.cli.members import (
     ReturnDelay,
     TopicRegex,
     TopicsDebounce,
-    check_shared_work,
-    config_offset_of,
     run_member,
+    shared_work_of,
 )
 from rota.cli.options import Namespace, Url, shared, usage
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS, RETURN_DELAY_MS, SESSION_TIMEOUT_MS
@@ -177,9 +176,17 @@ def sidecar(
     """
     if (lead is None) == (work is None):
         raise CommandFailed("either --lead NAME or --work GROUP", Exit.USAGE)
+    to_share = None
     if work is not None:
-        check_shared_work(
-            topic, topic_regex, connector, strategy, topics_debounce_ms, config_offset_file, topics_except
+        to_share = shared_work_of(
+            topic,
+            topic_regex,
+            connector,
+            strategy,
+            topics_debounce_ms,
+            config_offset_file,
+            topics_except,
+            scheduled_rebalance_max_delay_ms,
         )
     elif topic or topic_regex or topics_except or connector or config_offset_file:
         raise CommandFailed(
@@ -196,8 +203,7 @@ def sidecar(
         group,
         _place(http),
         None if probes == "off" else _address(probes),
-        tuple(topic or ()),
-        strategy,
+        to_share,
         session_timeout_ms / 1000,
         instance_id or instance_id_of(os.environ),
         os.environ.get("POD_NAME") or socket.gethostname(),
@@ -211,14 +217,8 @@ def sidecar(
         _label_of_a_pod(pod_label),
         _with_a_token(http_token_file),
         _names(allow_host),
-        topic_regex or "",
-        topics_debounce_ms / 1000,
         priority,
         None if no_preempt else preempt_after,
-        tuple(connector or ()),
-        config_offset_of(config_offset_file),
-        scheduled_rebalance_max_delay_ms / 1000,
-        tuple(topics_except or ()),
     )
     from rota.agents.sidecar.listening import CannotListen
     from rota.agents.sidecar.serve import serve

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from rota.agents.exec import tree
 from rota.agents.exec.ending import GRANT_LOST, GUARDIAN_LOST, exit_unserved, not_granted
@@ -57,7 +58,9 @@ async def lead(client: Client, name: str, options: LeadOptions) -> int:
     tree.adopt_orphans()
     election = _candidacy(client, name, options)
     wrapper = _Leading(name, options)
-    return await Signals(election.member, options.drain_timeout, lambda: wrapper.runs).run_in(election, wrapper.run)
+    return await Signals(election.member, options.drain_timeout, lambda: wrapper.runs).run_in(
+        election, partial(wrapper.run, election)
+    )
 
 
 def _candidacy(client: Client, name: str, options: LeadOptions) -> Election:
@@ -160,29 +163,26 @@ class _Leading:
         valid_until = term.valid_until
         if valid_until is None:
             return Ended(None, term.reason)
-        token = term.fencing_token
         with contextlib.suppress(MembershipLost):
             term._begin()  # An orderly handover waits for the end of the run.
-        run.start(self._options.command, self._grant(term, token, election), valid_until)
+        grant = self._grant(term, election)
+        run.start(self._options.command, grant, valid_until)
         self.runs.append(run)
         granted = f"granted permit {term.number}" if isinstance(term, Permit) else "elected"
-        _log.info("%s: %s, the fencing token is %d", self._name, granted, token)
+        _log.info("%s: %s, the fencing token is %d", self._name, granted, grant.fencing_token)
         try:
-            async with beside(self._follow(term, token, run, election)):
+            async with beside(self._follow(term, run, election)):
                 return await run.wait()
         finally:
             term._finish()
 
-    async def _follow(self, term: Term, token: int, run: Run, election: Election) -> None:
+    async def _follow(self, term: Term, run: Run, election: Election) -> None:
         """Send every renewal to the guardian, and a higher token to the command."""
-        look_s = self._options.times.margin_ms / 1000 / 4
         while (valid_until := term.valid_until) is not None and term.is_valid:
             run.renew(valid_until)
-            if term.fencing_token != token:
-                token = term.fencing_token
-                run.send(self._grant(term, token, election))
+            run.update(self._grant(term, election))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(look_s):
+                async with asyncio.timeout(self._options.times.look_s):
                     await term.lost.wait()
         reason = term.reason or "deadline"
         if term._is_handed_over():
@@ -190,8 +190,8 @@ class _Leading:
         else:
             run.lose(reason)
 
-    def _grant(self, term: Term, token: int, election: Election) -> Grant:
-        member_id = election.member.member_id
+    def _grant(self, term: Term, election: Election) -> Grant:
+        token, member_id = term.fencing_token, election.member.member_id
         if isinstance(term, Permit):
             return Grant(self._name, token, member_id, {"ROTA_PERMIT": str(term.number)}, {"permit": term.number})
         return Grant(self._name, token, member_id, {}, {})

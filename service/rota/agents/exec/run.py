@@ -42,12 +42,16 @@ class Grant:
     fields: Mapping[str, Any]
 
     @property
+    def generation_id(self) -> int:
+        return generation_of(self.fencing_token)
+
+    @property
     def environment(self) -> dict[str, str]:
         each = {
             **self.variables,
             "ROTA_GROUP": self.group_id,
             "ROTA_FENCING_TOKEN": str(self.fencing_token),
-            "ROTA_GENERATION": str(generation_of(self.fencing_token)),
+            "ROTA_GENERATION": str(self.generation_id),
             "ROTA_MEMBER_ID": self.member_id,
         }
         return {name: value for name, value in each.items() if len(value) < _LONGEST_VARIABLE}
@@ -110,6 +114,7 @@ class Run:
         self._lines = Lines(ours)
         self._pid: int | None = None
         self._valid_until_ms: int | None = None
+        self._token = -1
         self._late_at_ms: int | None = None
         self._lost = ""
         self._news = asyncio.Event()
@@ -128,7 +133,7 @@ class Run:
 
     def start(self, command: Sequence[str], grant: Grant, valid_until: float) -> None:
         """Run the command until `valid_until`, in seconds of the event loop's clock, unless that is renewed."""
-        self._valid_until_ms = from_loop_ms(valid_until)
+        self._valid_until_ms, self._token = from_loop_ms(valid_until), grant.fencing_token
         self._lines.send(
             run={"command": list(command), "environment": grant.environment, "document": grant.line},
             grace_ms=self._times.grace_ms,
@@ -136,17 +141,21 @@ class Run:
             valid_until_ms=self._valid_until_ms,
         )
 
-    def renew(self, valid_until: float) -> None:
-        """Extend the deadline of the run."""
+    def renew(self, valid_until: float | None) -> None:
+        """Extend the deadline of the run; None does not change it."""
+        if valid_until is None:
+            return
         valid_until_ms = from_loop_ms(valid_until)
         # The two clocks are read one after the other: a difference of 1 ms is no renewal.
         if self._valid_until_ms is None or abs(valid_until_ms - self._valid_until_ms) > 2:
             self._valid_until_ms = valid_until_ms
             self._lines.send(valid_until_ms=valid_until_ms)
 
-    def send(self, grant: Grant) -> None:
-        """Send a changed grant to the command, which reads it from its pipe and continues."""
-        self._lines.send(document=grant.line)
+    def update(self, grant: Grant) -> None:
+        """Send a grant with a higher token to the command, which reads it from its pipe and continues."""
+        if grant.fencing_token > self._token:
+            self._token = grant.fencing_token
+            self._lines.send(document=grant.line)
 
     def forward(self, number: int) -> None:
         """Forward a signal to the command's process group."""

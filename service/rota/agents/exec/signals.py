@@ -7,15 +7,13 @@ import math
 import signal
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import AbstractAsyncContextManager
-from typing import Any, TypeVar
+from typing import Any
 
 from rota.agents.exec.ending import BY_SIGNAL
 from rota.agents.exec.run import Ended, Run
 from rota.agents.exec.stopping import TERMINATED
 from rota.client import Member
 from rota.client.stop_deadline import Step
-
-Joined = TypeVar("Joined")
 
 # Signals for this process itself: faults, children, pipes and control of the terminal.
 _OWN = {
@@ -50,7 +48,7 @@ class Signals:
         self._limit: asyncio.Timeout | None = None
 
     async def run_in(
-        self, block: AbstractAsyncContextManager[Joined], work: Callable[[Joined, Signals], Coroutine[Any, Any, int]]
+        self, block: AbstractAsyncContextManager[Any], work: Callable[[Signals], Coroutine[Any, Any, int]]
     ) -> int:
         """Work in the block of a membership, and return the exit code. The work is cancelled when a stop has no time
         left. All signals are received that can be caught and are not ignored.
@@ -61,8 +59,8 @@ class Signals:
         for number in numbers:
             loop.add_signal_handler(number, self._receive, number)
         try:
-            async with block as joined:
-                return await self._until_stopped(work(joined, self))
+            async with block:
+                return await self._until_stopped(work(self))
         finally:
             for number in numbers:
                 loop.remove_signal_handler(number)

@@ -44,6 +44,11 @@ class StopTimes:
         grace_ms = min(session_timeout_ms // 5, COMMAND_GRACE_MS) if grace_ms is None else grace_ms
         return cls(grace_ms, max(_MIN_MARGIN_MS, min(session_timeout_ms // 10, COMMAND_MARGIN_MS)))
 
+    @property
+    def look_s(self) -> float:
+        """The interval at which a wrapper checks for renewals."""
+        return self.margin_ms / 1000 / 4
+
     def kill_at_ms(self, valid_until_ms: int) -> int:
         """Return when the guardian kills the command."""
         return valid_until_ms - self.margin_ms

@@ -22,7 +22,6 @@ from rota.client.running import Running
 from rota.client.stop_deadline import Step
 from rota.core.assignors import TopicPartition
 from rota.core.membership.deadline import ProcessingWatchdog
-from rota.core.types.topic_regex import topic_regex
 from rota.protocol.defaults import COMMAND_REBALANCE_TIMEOUT_MS
 
 Settled = Callable[[Change], Awaitable[None]]
@@ -199,32 +198,17 @@ class PoolMembership(Membership):
     def __init__(self, client: Client, settings: SidecarSettings, changes: Changes, settled: Settled) -> None:
         super().__init__(settings.group, changes, settled)
         self._share: Share | None = None
-        shared: dict[str, Any] = {
-            "session_timeout": settings.session_timeout,
-            "rebalance_timeout": 2 * settings.session_timeout + settings.revoke_timeout,
-            "group_instance_id": settings.instance_id,
-            "on_assigned": self._on_assigned,
-            "on_revoked": self._on_revoked,
-            "on_lost": self._on_lost,
-            "leave_on_close": settings.leaves,
-        }
-        self.block = self.member = self._worker = (
-            client.connect_worker(
-                settings.group,
-                connectors=settings.connectors,
-                config_offset=settings.config_offset,
-                scheduled_rebalance_max_delay=settings.scheduled_rebalance_max_delay,
-                **shared,
-            )
-            if settings.connectors
-            else client.consumer(
-                settings.group,
-                topic_regex(settings.topic_regex) if settings.topic_regex else list(settings.topics),
-                settings.strategy,
-                topics_debounce=settings.topics_debounce,
-                topics_except=settings.topics_except,
-                **shared,
-            )
+        assert settings.shared is not None
+        self.block = self.member = self._worker = settings.shared.member(
+            client,
+            settings.group,
+            session_timeout=settings.session_timeout,
+            rebalance_timeout=2 * settings.session_timeout + settings.revoke_timeout,
+            group_instance_id=settings.instance_id,
+            on_assigned=self._on_assigned,
+            on_revoked=self._on_revoked,
+            on_lost=self._on_lost,
+            leave_on_close=settings.leaves,
         )
 
     def _known(self) -> Status:

@@ -44,7 +44,7 @@ async def serve(client: Client, settings: SidecarSettings) -> None:
         changes = Changes(f"{time.time_ns() // 1_000_000:x}")
         async with _hooks(settings) as hooks, asyncio.TaskGroup() as tasks:
             runner = HookRunner(hooks, settings.revoke_timeout)
-            membership_type = PoolMembership if settings.works else ElectionMembership
+            membership_type = ElectionMembership if settings.shared is None else PoolMembership
             membership = membership_type(client, settings, changes, runner.settled)
             background = [tasks.create_task(runner.run(changes))]
             background += [tasks.create_task(dispatcher.run()) for dispatcher in hooks]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
-from rota.client.options import PREEMPT_AFTER_S, RETURN_DELAY_S, SESSION_TIMEOUT_S
+from rota.agents.shared_work import SharedWork
+from rota.client.options import PREEMPT_AFTER_S, SESSION_TIMEOUT_S
 from rota.protocol.defaults import HOOKS_TIMEOUT_MS
 
 _INSTANCE_ID = re.compile(r"[A-Za-z0-9._:-]{1,249}")
@@ -30,16 +31,13 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class SidecarSettings:
-    """Settings with times in seconds. With `topics`, `topic_regex` or `connectors` it is a worker, otherwise a
-    candidate.
-    """
+    """Settings with times in seconds. With `shared` work it is a worker, otherwise a candidate."""
 
     group: str
     http: Address | Path
     """An address, or the path of a Unix socket."""
     probes: Address | None
-    topics: tuple[str, ...] = ()
-    strategy: str = "cooperative-sticky"
+    shared: SharedWork | None = None
     session_timeout: float = SESSION_TIMEOUT_S
     instance_id: str | None = None
     name: str | None = None
@@ -58,23 +56,8 @@ class SidecarSettings:
     token_file: Path | None = None
     """A token that programs must send."""
     allow_host: tuple[str, ...] = ()
-    topic_regex: str = ""
-    """Instead of `topics`: an RE2 expression for whole names."""
-    topics_debounce: float = 0.0
     priority: int = 0
     preempt_after: float | None = PREEMPT_AFTER_S
-    connectors: tuple[str, ...] = ()
-    """Instead of `topics`: registered topics that are connectors, with their partitions as tasks."""
-    config_offset: Callable[[], int] | None = None
-    """This worker's position in its configuration."""
-    scheduled_rebalance_max_delay: float = RETURN_DELAY_S
-    topics_except: tuple[str, ...] = ()
-    """Topics to exclude from `topic_regex`, by name or prefix."""
-
-    @property
-    def works(self) -> bool:
-        """Whether it is a worker."""
-        return bool(self.topics or self.topic_regex or self.connectors)
 
 
 def instance_id_of(environment: Mapping[str, str]) -> str | None:
