@@ -126,7 +126,7 @@ async def test_a_client_presents_its_certificate_and_trusts_its_own_ca(service: 
 async def test_a_renewed_certificate_replaces_a_channel_in_use(service: Service, tmp_path: Path) -> None:
     """A process that lives for a year, with certificates that live for an hour, keeps one channel for an address."""
     url = url_of(service, "grpc", tls=True)
-    channels = Channels([url], None, a_worker_with_files(service, tmp_path))
+    channels = Channels(None, a_worker_with_files(service, tmp_path))
     session = SessionClient(channels.to(url))
     await session.ask(options=pb.SessionOptions())
     former = weakref.ref(channels.to(url))

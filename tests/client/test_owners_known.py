@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-from rota.client.transports.owners import Group, Owner, Owners, Recent
+import pytest
+
+from rota.client.transports import owners as owners_of_groups
+from rota.client.transports.owners import Group, Owner, Owners
 from rota.protocol.messages import Heartbeat, HeartbeatReply, LeaveGroup, LeaveReply, LeavingMember
 from rota.protocol.wire.replies import Received
 
@@ -38,11 +41,10 @@ async def test_a_group_that_was_left_is_forgotten() -> None:
     assert (len(owners._known), len(owners._not_before), len(owners._searches)) == (0, 0, 0)
 
 
-def test_what_was_used_longest_ago_is_forgotten_first() -> None:
-    recent: Recent[str, int] = Recent(capacity=2)
-    recent.put("a", 1)
-    recent.put("b", 2)
-    assert recent.get("a") == 1
-    recent.put("c", 3)
-    assert recent.items() == [("a", 1), ("c", 3)]
-    assert recent.get("b") is None
+async def test_of_many_groups_not_all_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(owners_of_groups, "MOST_GROUPS", 3)
+    owners = Owners(find, is_likely_found=True)
+    for number in range(10):
+        await learn(owners, f"g-{number}")
+        assert len(owners._known) <= 3
+    await owners.close()

@@ -82,8 +82,8 @@ async def test_news_beside_an_answer_ends_the_wait_that_it_begins() -> None:
 async def test_calls_fail_once_none_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """A bug in what writes them leaves the stream open; its callers must not wait for an answer."""
     server, port = await a_server(Recorder().session)
-    channels = Channels([f"grpc://127.0.0.1:{port}"], None)
-    stream = SessionStream(channels, channels.url, lambda _: None, None)
+    channels = Channels()
+    stream = SessionStream(channels, f"grpc://127.0.0.1:{port}", lambda _: None, None)
     await stream.call(heartbeat=HeartbeatManyRequest())
     monkeypatch.setattr("rota.client.transports.stream.dump_next", lambda _: 1 / 0)
 

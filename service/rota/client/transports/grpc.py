@@ -11,10 +11,10 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from rota.client.errors import CoordinatorUnreachable, error_in
-from rota.client.transports.causes import ends_the_call, foreign, quoted, together
-from rota.client.transports.owners import Ask, Group, OwnerOutOfReach, OwnerReport, Owners, OwnerSearch
+from rota.client.transports.causes import foreign, quoted
+from rota.client.transports.owners import Addresses, Ask, Group, OwnerOutOfReach, OwnerReport
 from rota.client.transports.port import GroupEvent
-from rota.client.transports.rpc import ELSEWHERE, Channels, problem_in, refusal
+from rota.client.transports.rpc import Channels, problem_in, refusal
 from rota.credentials import Credentials
 from rota.protocol.calls import ADMIN, COORDINATOR, refuse
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS
@@ -40,9 +40,8 @@ class GrpcTransport:
         credentials: Credentials | None = None,
         direct: bool = False,
     ) -> None:
-        self.channels = Channels(urls, headers, credentials)
-        search = OwnerSearch(asking_over_grpc(self.channels), urls, anywhere=direct)
-        self.owners = Owners(search.find, is_likely_found=direct or len(urls) > 1)
+        self.channels = Channels(headers, credentials)
+        self.addresses = Addresses(urls, asking_over_grpc(self.channels), direct=direct)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """Send a request: see `Transport.send`."""
@@ -52,32 +51,20 @@ class GrpcTransport:
         except (TypeError, ValueError) as error:
             # A number is too large for its field, or text is no Unicode: no server could read it.
             return Received(refuse(request, ErrorCode.INVALID_REQUEST, str(error)))
-        failures: list[CoordinatorUnreachable] = []
-        for url in self.channels.in_order(self.owners.address_of(request)):
-            try:
-                return await self._ask(request, data, url, timeout_ms)
-            except CoordinatorUnreachable as failure:
-                if ends_the_call(failure):
-                    raise
-                failures.append(failure)
-        raise together(failures)
-
-    def avoid(self, request: Request, url: str) -> None:
-        """Send the next call of this kind to another address."""
-        self.owners.forget(request, url)
-        self.channels.leave(url)
+        owner = self.addresses.owners.address_of(request)
+        return await self.addresses.first_reached(lambda url: self._ask(request, data, url, timeout_ms), owner)
 
     async def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[GroupEvent]:
         """Watch a group: see `Transport.watch`."""
         request = WatchGroupRequest(namespace=namespace, group_id=group_id, after_revision=after_revision)
-        url = self.channels.url
+        url = self.addresses.url
         method: grpc.aio.UnaryStreamMultiCallable[bytes, bytes] = self.channels.to(url).unary_stream(_WATCH)
         stream = method(request.SerializeToString(), metadata=self.channels.metadata)
         try:
             async for data in stream:
                 yield _group_event(WatchGroupResponse.FromString(data))
         except (Exception, asyncio.CancelledError) as error:
-            self.channels.leave(url)
+            self.addresses.leave(url)
             problem = problem_in(error)
             if problem is None:
                 raise self.channels.failure(error, url) from error
@@ -87,7 +74,7 @@ class GrpcTransport:
             stream.cancel()
 
     async def close(self) -> None:
-        await self.owners.close()
+        await self.addresses.owners.close()
         await self.channels.close()
 
     async def _ask(self, request: Request, data: bytes, url: str, timeout_ms: int) -> Received:
@@ -95,12 +82,9 @@ class GrpcTransport:
         try:
             received = await self._exchange(request, data, url, timeout_ms)
         except CoordinatorUnreachable:
-            self.avoid(request, url)
+            self.addresses.avoid(request, url)
             raise
-        if received.reply.error in ELSEWHERE:
-            self.avoid(request, url)
-        # A replica that does not forward knows the owner.
-        self.owners.answered(request, received, url)
+        self.addresses.answered(request, received, url)
         return received
 
     async def _exchange(self, request: Request, data: bytes, url: str, timeout_ms: int) -> Received:

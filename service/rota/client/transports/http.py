@@ -17,10 +17,8 @@ from rota.client.transports.causes import (
     cause_of,
     closed,
     credentials_failed,
-    ends_the_call,
     foreign,
     no_answer,
-    together,
 )
 from rota.client.transports.http_answers import (
     HttpAnswer,
@@ -31,7 +29,7 @@ from rota.client.transports.http_answers import (
     received_of,
     refusal_in,
 )
-from rota.client.transports.owners import Ask, Group, OwnerOutOfReach, OwnerReport, Owners, OwnerSearch
+from rota.client.transports.owners import Addresses, Ask, Group, OwnerOutOfReach, OwnerReport
 from rota.client.transports.port import GroupEvent
 from rota.credentials import Credentials, CredentialsError
 from rota.protocol.calls import NAMESPACE_PATH, refuse
@@ -45,19 +43,11 @@ from rota.protocol.wire.replies import Received
 from rota.protocol.wire.routes import Target, encode_request
 
 _CONNECT_TIMEOUT_S = CONNECT_TIMEOUT_MS / 1000
-_ELSEWHERE = frozenset(
-    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
-)
 _JSON = {"content-type": "application/json"}
 
 
 class HttpTransport:
-    """Calls one address until it fails, then the next.
-
-    If no connection can be opened, the same call tries each address, because no request was sent. Once a request may
-    have arrived the call fails, and the next call uses another address. A member's calls go first to the known owner of
-    its group (`owners.py`).
-    """
+    """If no connection can be opened, a call tries each address, because no request was sent."""
 
     def __init__(
         self,
@@ -71,10 +61,6 @@ class HttpTransport:
         """`direct`: also call owners at other addresses than these. `inner` replaces httpx's network: an ASGI
         application in the same process, or a proxy.
         """
-        if not base_urls or isinstance(base_urls, str):
-            raise ValueError("a list of at least one base URL is needed")
-        self._base_urls = [url.rstrip("/") for url in base_urls]
-        self._current = 0
         self._is_closed = False
         # Every member of the process parks one call, so calls must not queue for connections of the pool.
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
@@ -87,8 +73,8 @@ class HttpTransport:
             auth=_Shown(shown) if shown.has_token else None,
             verify=_system_context() if (own := shown.ssl_context()) is True else own,
         )
-        search = OwnerSearch(asking_over_http(self._http), self._base_urls, anywhere=direct)
-        self._owners = Owners(search.find, is_likely_found=direct or len(self._base_urls) > 1)
+        urls = base_urls if isinstance(base_urls, str) else [url.rstrip("/") for url in base_urls]
+        self._addresses = Addresses(urls, asking_over_http(self._http), direct=direct)
 
     async def send(self, request: Request, *, timeout_ms: int) -> Received:
         """Send a request: see `Transport.send`."""
@@ -99,11 +85,23 @@ class HttpTransport:
             # For example, text is no Unicode: no server could read it.
             return Received(refuse(request, ErrorCode.INVALID_REQUEST, str(error)))
         tried: list[str] = []
+        connect_timeout_s = min(_CONNECT_TIMEOUT_S, timeout_ms / 1000)
+        timeout = httpx.Timeout(timeout_ms / 1000, connect=connect_timeout_s)
+
+        async def call(address: str) -> HttpAnswer:
+            tried.append(address)
+            try:
+                return await self._request(address, target, content, timeout)
+            except Exception as error:
+                self._addresses.avoid(request, address)
+                raise self._failure(error, address, connect_timeout_s) from error
+
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                answer = await self._exchange(request, target, content, timeout_ms, tried)
+                owner = self._addresses.owners.address_of(request)
+                answer = await self._addresses.first_reached(call, owner)
         except TimeoutError as error:
-            self._avoid(request, tried[-1])
+            self._addresses.avoid(request, tried[-1])
             raise no_answer(tried[-1], timeout_ms) from error
         return self._read(request, answer, tried[-1])
 
@@ -112,7 +110,7 @@ class HttpTransport:
         path = f"{NAMESPACE_PATH.format(namespace=namespace)}/groups/{group_id}/events"
         query = {} if after_revision is None else {"after": str(after_revision)}
         no_end = httpx.Timeout(STREAM_SILENCE_MS / 1000, connect=_CONNECT_TIMEOUT_S)
-        address = self._base_urls[self._current]
+        address = self._addresses.url
         try:
             async with self._http.stream("GET", address + path, params=query, timeout=no_end) as response:
                 if response.status_code != httpx.codes.OK:
@@ -125,35 +123,16 @@ class HttpTransport:
                     if event.event_id:
                         yield group_event(event, address)
         except CoordinatorError:
-            self._go_elsewhere()
+            self._addresses.leave(address)
             raise
         except Exception as error:
-            self._go_elsewhere()
+            self._addresses.leave(address)
             raise self._failure(error, address, _CONNECT_TIMEOUT_S) from error
 
     async def close(self) -> None:
         self._is_closed = True
-        await self._owners.close()
+        await self._addresses.owners.close()
         await self._http.aclose()
-
-    async def _exchange(
-        self, request: Request, target: Target, content: bytes | None, timeout_ms: int, tried: list[str]
-    ) -> HttpAnswer:
-        """Make one request, at the first address to which a connection opens: the last one added to `tried`."""
-        connect_timeout_s = min(_CONNECT_TIMEOUT_S, timeout_ms / 1000)
-        timeout = httpx.Timeout(timeout_ms / 1000, connect=connect_timeout_s)
-        failures: list[CoordinatorUnreachable] = []
-        for address in self._addresses(request):
-            tried.append(address)
-            try:
-                return await self._request(address, target, content, timeout)
-            except Exception as error:
-                failure = self._failure(error, address, connect_timeout_s)
-                self._avoid(request, address)
-                if ends_the_call(failure):
-                    raise failure from error
-                failures.append(failure)
-        raise together(failures)
 
     async def _request(self, address: str, target: Target, content: bytes | None, timeout: httpx.Timeout) -> HttpAnswer:
         if self._is_closed:
@@ -169,33 +148,15 @@ class HttpTransport:
         try:
             received = received_of(request, answer, address)
         except CoordinatorUnreachable:
-            self._avoid(request, address)
+            self._addresses.avoid(request, address)
             raise
-        if received.reply.error in _ELSEWHERE:
-            self._avoid(request, address)
-        # A replica that does not forward knows the owner.
-        self._owners.answered(request, received, address)
+        self._addresses.answered(request, received, address)
         return received
 
     def _failure(self, error: Exception, address: str, connect_timeout_s: float) -> CoordinatorUnreachable:
         if self._is_closed and not isinstance(error, CoordinatorUnreachable):
             return closed(was_sent=True)
         return cause_of(error, address, int(connect_timeout_s * 1000))
-
-    def _addresses(self, request: Request) -> list[str]:
-        """Return the addresses for a request, in the order to try them."""
-        listed = self._base_urls[self._current :] + self._base_urls[: self._current]
-        owner = self._owners.address_of(request)
-        return listed if owner is None else [owner, *(address for address in listed if address != owner)]
-
-    def _avoid(self, request: Request, address: str) -> None:
-        """Send the next call to another address than this one."""
-        self._owners.forget(request, address)
-        if address == self._base_urls[self._current]:
-            self._go_elsewhere()
-
-    def _go_elsewhere(self) -> None:
-        self._current = (self._current + 1) % len(self._base_urls)
 
 
 @cache

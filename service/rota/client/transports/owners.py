@@ -9,9 +9,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
+from rota.client.errors import CoordinatorUnreachable
+from rota.client.transports.causes import ends_the_call, together
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, LeaveGroup, Request, SyncGroup
@@ -19,6 +21,8 @@ from rota.protocol.wire.replies import Received
 
 _OF_A_MEMBER = (JoinGroup, SyncGroup, Heartbeat, CommitOffsets, LeaveGroup)
 _NOBODY = (ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+ELSEWHERE = frozenset({*_NOBODY, ErrorCode.NOT_COORDINATOR})
+"""Errors of a replica that cannot serve the group now."""
 _TIMEOUT_S = REQUEST_TIMEOUT_MS / 1000
 _AGAIN_S = 1.0
 """Pause after an owner was lost: the replicas need a moment to elect the next one."""
@@ -27,7 +31,13 @@ _UNREACHABLE_S = 10.0
 _BEHIND_ONE_ADDRESS_S = 60.0
 """Pause behind one address, such as a load balancer, whose target rarely changes."""
 
+MOST_GROUPS = 10_000
+"""When more groups are known, all are forgotten, and found again."""
+
 Group: TypeAlias = tuple[str, str]
+
+
+Answered = TypeVar("Answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +63,9 @@ class Owners:
         """`is_likely_found` is False with a single address: owners are then looked up rarely."""
         self._find = find
         self._unreachable_s = _UNREACHABLE_S if is_likely_found else _BEHIND_ONE_ADDRESS_S
-        self._known: Recent[Group, Owner] = Recent()
-        self._not_before: Recent[Group, float] = Recent()
+        self._known: dict[Group, Owner] = {}
+        self._not_before: dict[Group, float] = {}
+        """The earliest next search."""
         self._searches: dict[Group, asyncio.Task[None]] = {}
 
     def address_of(self, request: Request) -> str | None:
@@ -71,8 +82,8 @@ class Owners:
         known = self._known.get(group)
         if isinstance(request, LeaveGroup) and received.reply.error is ErrorCode.NONE:
             # The next call of a remaining member looks it up again.
-            self._known.discard(group)
-            self._not_before.discard(group)
+            self._known.pop(group, None)
+            self._not_before.pop(group, None)
         elif known is not None and received.epoch not in (0, known.epoch):
             self._lose(group)
         elif known is None and received.reply.error not in _NOBODY:
@@ -97,12 +108,14 @@ class Owners:
         await asyncio.gather(*searches, return_exceptions=True)
 
     def _lose(self, group: Group) -> None:
-        self._known.discard(group)
-        self._not_before.put(group, _now() + _AGAIN_S)
+        self._known.pop(group, None)
+        self._not_before[group] = _now() + _AGAIN_S
 
     def _look_up(self, group: Group, at: str) -> None:
-        if group in self._searches or _now() < (self._not_before.get(group) or 0.0):
+        if group in self._searches or _now() < self._not_before.get(group, 0.0):
             return
+        if len(self._known) + len(self._not_before) >= MOST_GROUPS:  # A client that runs for months stays small.
+            self._known, self._not_before = {}, {}
         task = self._searches[group] = asyncio.create_task(self._search(group, at), name=f"rota owner of {group[1]}")
         task.add_done_callback(lambda _: self._searches.pop(group, None))
 
@@ -112,11 +125,11 @@ class Owners:
             async with asyncio.timeout(_TIMEOUT_S):
                 owner = await self._find(group, at)
                 if owner is not None:
-                    self._known.put(group, owner)
-                    self._not_before.discard(group)
+                    self._known[group] = owner
+                    self._not_before.pop(group, None)
                     return
                 pause_s = _AGAIN_S
-        self._not_before.put(group, _now() + pause_s)
+        self._not_before[group] = _now() + pause_s
 
 
 def _group_of(request: Request) -> Group | None:
@@ -221,34 +234,55 @@ def _with_port(url: str, port: int) -> str:
     return parts._replace(netloc=f"{host}:{port}").geturl()
 
 
-Key = TypeVar("Key")
-Value = TypeVar("Value")
+class Addresses:
+    """The listed addresses: calls use one until it fails, then the next. A member's calls go first to the known owner
+    of its group.
+    """
 
+    def __init__(self, urls: Sequence[str], ask: Ask, *, direct: bool) -> None:
+        """`ask` asks for an owner; `direct`: also call owners at other addresses than these."""
+        if not urls or isinstance(urls, str):
+            raise ValueError("a list of at least one URL is needed")
+        self.urls = list(urls)
+        self._current = 0
+        search = OwnerSearch(ask, self.urls, anywhere=direct)
+        self.owners = Owners(search.find, is_likely_found=direct or len(urls) > 1)
 
-class Recent(Generic[Key, Value]):
-    """At most `capacity` entries; each look-up and each `put` makes an entry the most recent."""
+    @property
+    def url(self) -> str:
+        """The listed address that is used now."""
+        return self.urls[self._current]
 
-    def __init__(self, capacity: int = 10_000) -> None:
-        self._capacity = capacity
-        self._entries: dict[Key, Value] = {}
+    async def first_reached(self, call: Callable[[str], Awaitable[Answered]], owner: str | None) -> Answered:
+        """Make one call at the first address to which a connection opens: the owner's, then as listed.
 
-    def get(self, key: Key) -> Value | None:
-        if key not in self._entries:
-            return None
-        value = self._entries[key] = self._entries.pop(key)
-        return value
+        Once a request may have arrived the call fails, and the next call uses another address.
+        """
+        listed = self.urls[self._current :] + self.urls[: self._current]
+        failures: list[CoordinatorUnreachable] = []
+        for url in listed if owner is None else [owner, *(url for url in listed if url != owner)]:
+            try:
+                return await call(url)
+            except CoordinatorUnreachable as failure:
+                if ends_the_call(failure):
+                    raise
+                failures.append(failure)
+        raise together(failures)
 
-    def put(self, key: Key, value: Value) -> None:
-        self._entries.pop(key, None)
-        self._entries[key] = value
-        if len(self._entries) > self._capacity:
-            del self._entries[next(iter(self._entries))]
+    def leave(self, url: str) -> None:
+        """Send the next call to another address than this one."""
+        if url == self.url:
+            self._current = (self._current + 1) % len(self.urls)
 
-    def discard(self, key: Key) -> None:
-        self._entries.pop(key, None)
+    def avoid(self, request: Request, url: str) -> None:
+        """Send the next call of this kind to another address."""
+        self.owners.forget(request, url)
+        self.leave(url)
 
-    def items(self) -> list[tuple[Key, Value]]:
-        return list(self._entries.items())
-
-    def __len__(self) -> int:
-        return len(self._entries)
+    def answered(self, request: Request, received: Received, url: str) -> None:
+        """Note an answer: a replica that cannot serve the group is avoided, and one that does not forward knows the
+        owner.
+        """
+        if received.reply.error in ELSEWHERE:
+            self.avoid(request, url)
+        self.owners.answered(request, received, url)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from urllib.parse import urlsplit
 
@@ -31,18 +31,12 @@ from rota.credentials import Credentials, CredentialsError, Version
 from rota.grpc_polling import check_not_forked, keep_polling
 from rota.protocol.calls import refuse
 from rota.protocol.defaults import CONNECT_TIMEOUT_MS
-from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import JoinReply, Request
 from rota.protocol.tracing import carried
 from rota.protocol.wire.problems import Problem
 from rota.protocol.wire.replies import Received
 from rota.protocol.wire.rpc_status import DETAILS_KEY, problem_of
 
-SCHEMES = ("grpc", "grpcs")
-"""Plain and with TLS."""
-ELSEWHERE = frozenset(
-    {ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR}
-)
 _OPTIONS = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 5_000),
@@ -62,22 +56,16 @@ _OPTIONS = (
 
 
 class Channels:
-    """One channel for each address; calls use one address until it fails, then the next.
+    """One channel for each address.
 
     If certificates were renewed, another channel replaces it. Calls over the former one continue: gRPC closes an
     unreferenced channel after its last call has ended.
     """
 
-    def __init__(
-        self, urls: Sequence[str], headers: Mapping[str, str] | None, credentials: Credentials | None = None
-    ) -> None:
-        if not urls:
-            raise ValueError("at least one URL is needed")
+    def __init__(self, headers: Mapping[str, str] | None = None, credentials: Credentials | None = None) -> None:
         check_not_forked()
-        self.urls = list(urls)
         self._headers = tuple((name.lower(), value) for name, value in (headers or {}).items())
         self._credentials = credentials or Credentials()
-        self._current = 0
         self.is_closed = False
         self._channels: dict[str, tuple[Version | None, grpc.aio.Channel]] = {}
 
@@ -88,10 +76,6 @@ class Channels:
             return (*self._headers, *self._credentials.headers().items(), *carried())
         except CredentialsError as error:
             raise credentials_failed(error) from error
-
-    @property
-    def url(self) -> str:
-        return self.urls[self._current]
 
     def to(self, url: str) -> grpc.aio.Channel:
         """Return the channel of a URL. Raises `CoordinatorUnreachable` after `close`, and if the certificates cannot be
@@ -107,16 +91,6 @@ class Channels:
         if url not in self._channels or self._channels[url][0] != version:
             self._channels[url] = version, _open(address.netloc, shown)
         return self._channels[url][1]
-
-    def in_order(self, first: str | None) -> list[str]:
-        """Return the addresses in the order to try them: the best known one, then as listed."""
-        listed = self.urls[self._current :] + self.urls[: self._current]
-        return listed if first is None else [first, *(url for url in listed if url != first)]
-
-    def leave(self, url: str) -> None:
-        """Send the next call to another address than this one."""
-        if url == self.url:
-            self._current = (self._current + 1) % len(self.urls)
 
     async def close(self) -> None:
         self.is_closed = True

@@ -15,16 +15,15 @@ from rota.client.errors import CoordinatorUnreachable
 from rota.client.transports.causes import (
     broken,
     closed,
-    ends_the_call,
     foreign,
     no_answer,
     quoted,
-    together,
     unexpected,
 )
 from rota.client.transports.grpc import GrpcTransport
+from rota.client.transports.owners import ELSEWHERE
 from rota.client.transports.port import GroupEvent
-from rota.client.transports.rpc import ELSEWHERE, Channels, problem_in, refusal
+from rota.client.transports.rpc import Channels, problem_in, refusal
 from rota.client.transports.waiting_beats import Beat, WaitingBeats, by_group
 from rota.credentials import Credentials
 from rota.protocol.calls import COORDINATOR, refuse
@@ -70,7 +69,7 @@ class StreamTransport:
         All members then share one stream: a member that moved to another would leave when its former stream is lost.
         """
         self._unary = GrpcTransport(urls, headers=headers, credentials=credentials, direct=direct)
-        self._channels, self._owners = self._unary.channels, self._unary.owners
+        self._channels, self._addresses = self._unary.channels, self._unary.addresses
         self._leave_after_ms = leave_after_ms
         self._streams: dict[str, _Stream] = {}
         self._former: set[asyncio.Task[None]] = set()
@@ -80,9 +79,15 @@ class StreamTransport:
         if not _is_for_the_stream(request):
             return await self._unary.send(request, timeout_ms=timeout_ms)
         tried: list[str] = []
+
+        async def call(url: str) -> Received:
+            tried.append(url)
+            return await self._send(request, url)
+
+        self._end_unusable()
         try:
             async with asyncio.timeout(timeout_ms / 1000):
-                return await self._send_over_a_stream(request, tried)
+                return await self._addresses.first_reached(call, self._owner_of(request))
         except TimeoutError:
             # The server or the network may have failed: other calls on the stream would wait in vain.
             self._give_up(request, tried[-1])
@@ -99,20 +104,6 @@ class StreamTransport:
         await asyncio.gather(*self._former)
         await self._unary.close()
 
-    async def _send_over_a_stream(self, request: Request, tried: list[str]) -> Received:
-        """Send at the first address to which a connection opens; a call that was not sent is not lost."""
-        self._end_unusable()
-        failures: list[CoordinatorUnreachable] = []
-        for url in self._channels.in_order(self._owner_of(request)):
-            tried.append(url)
-            try:
-                return await self._send(request, url)
-            except CoordinatorUnreachable as failure:
-                if ends_the_call(failure):
-                    raise
-                failures.append(failure)
-        raise together(failures)
-
     async def _send(self, request: Request, url: str) -> Received:
         stream = self._streams.get(url)
         if stream is None:
@@ -127,7 +118,7 @@ class StreamTransport:
             self._go_elsewhere(request, url)
         if self._leave_after_ms is None:
             # A replica that does not forward knows the owner.
-            self._owners.answered(request, received, url)
+            self._addresses.owners.answered(request, received, url)
         return received
 
     async def _exchange(self, request: Request, stream: _Stream) -> Received:
@@ -141,13 +132,13 @@ class StreamTransport:
             raise self._channels.failure(error, stream.url) from error
 
     def _owner_of(self, request: Request) -> str | None:
-        return self._owners.address_of(request) if self._leave_after_ms is None else None
+        return self._addresses.owners.address_of(request) if self._leave_after_ms is None else None
 
     def _end_unusable(self) -> None:
         for url, stream in tuple(self._streams.items()):
             if not stream.is_usable:
-                self._owners.forget_all_at(url)
-                self._channels.leave(url)
+                self._addresses.owners.forget_all_at(url)
+                self._addresses.leave(url)
                 self._end(url)
 
     def _go_elsewhere(self, request: Request, url: str) -> None:
@@ -155,13 +146,13 @@ class StreamTransport:
         unless all moved.
         """
         is_owner = self._owner_of(request) == url
-        self._unary.avoid(request, url)
-        if not is_owner and len(self._channels.urls) > 1:
+        self._addresses.avoid(request, url)
+        if not is_owner and len(self._addresses.urls) > 1:
             self._end(url)
 
     def _give_up(self, request: Request, url: str) -> None:
-        self._owners.forget_all_at(url)
-        self._unary.avoid(request, url)
+        self._addresses.owners.forget_all_at(url)
+        self._addresses.avoid(request, url)
         self._end(url, at_once=True)
 
     def _end(self, url: str, *, at_once: bool = False) -> None:
