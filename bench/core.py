@@ -9,8 +9,7 @@ import tracemalloc
 
 from bench.figures import Effort, Figure, sample
 from bench.groups import CALL, LIMITS, NAMESPACE, StableGroup, send
-from rota.core.group.journal import encode_entry
-from rota.core.group.records import Entry
+from rota.core.group.records import Entry, encode_entry
 from rota.core.group.shard import Shard
 from rota.protocol.messages import CommitOffsets, OffsetToCommit
 

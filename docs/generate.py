@@ -314,12 +314,11 @@ _NESTED = {
 
 def line_rows() -> Iterator[tuple[str, str]]:
     """Each kind of line, with what its payload holds."""
-    from rota.core.group.journal import RECORD_KINDS
-    from rota.core.group.records import OffsetsDeleted
+    from rota.core.group.records import RECORD_KINDS, OffsetsDeleted
 
     for kind, record in RECORD_KINDS.items():
         nested = {**_NESTED, "partitions": "of each its topic and number"} if record is OffsetsDeleted else _NESTED
-        names = (name for name in record.__slots__ if name != "reason")
+        names = (name for name in record.__struct_fields__ if name != "reason")
         fields = (f"`{name}` ({nested[name]})" if name in nested else f"`{name}`" for name in names)
         yield f"`{kind}`", ", ".join(fields)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rota.core.group.journal import decode_entry, encode_entry
+from rota.core.group.records import decode_entry, encode_entry
 from rota.core.group.shard import Shard
 from rota.core.group.state import Result, Timer
 from rota.core.types.consumer import MalformedMetadata, Subscription, decode_subscription, encode_subscription

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rota.core.group import records as r
-from rota.core.group.journal import encode_entry
+from rota.core.group.records import encode_entry
 from rota.core.group.rows import MemberImage
 from rota.core.replica.ports import JournalEvent
 from rota.protocol.causes import Cause

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Protocol
 
 from rota.core.group import records as r
-from rota.core.group.journal import decode_entry
+from rota.core.group.records import decode_entry
 from rota.core.replica.ports import JournalEvent
 from rota.storage.store import SqlStore
 from tests.faults.histories import WatchStream, check_commits, check_holders, check_watches

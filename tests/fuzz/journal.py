@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 from typing import Any
 
-from rota.core.group.journal import decode_entry, encode_entry
+from rota.core.group.records import decode_entry, encode_entry
 from rota.core.group.rows import ShardImage
 from rota.core.replica.ports import JournalEvent
 from rota.protocol.limits import Limits

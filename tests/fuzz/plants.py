@@ -15,7 +15,7 @@ from cryptography import x509
 
 from rota.core.access import certificates
 from rota.core.group import join, shard
-from rota.core.group.journal import decode_entry
+from rota.core.group.records import decode_entry
 from rota.core.replica.ports import JournalEvent
 from rota.protocol.calls import REPLY_OF
 from rota.protocol.limits import Limits

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from rota.core.group.journal import encode_entry
+from rota.core.group.records import encode_entry
 from rota.core.types import permits
 from rota.protocol import messages as m
 from rota.protocol.fencing_token import fencing_token

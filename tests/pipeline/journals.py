@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from rota.core.group.journal import encode_entry
+from rota.core.group.records import encode_entry
 from rota.demo.workload.generate import Wanted
 from rota.pipeline.tables import Line
 from rota.storage.migrate import upgrade

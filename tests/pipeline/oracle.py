@@ -14,8 +14,7 @@ from math import ceil
 from statistics import pstdev
 from typing import NamedTuple
 
-from rota.core.group.journal import decode_entry
-from rota.core.group.records import class_end_ms
+from rota.core.group.records import class_end_ms, decode_entry
 from rota.core.group.shard import Shard
 from rota.pipeline.tables import Line
 from rota.protocol.limits import Limits

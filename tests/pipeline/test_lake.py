@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from rota.core.group.journal import RECORD_KINDS, decode_entry, payload_of
+from rota.core.group.records import RECORD_KINDS, decode_entry, payload_of
 from rota.core.group.shard_state import ShardState
 from rota.core.group.state import Group
 from rota.pipeline.batches import Batches, progress_of, start
@@ -108,7 +108,7 @@ def plain(value: Any) -> list[Any]:
 def test_each_kind_of_line_has_the_columns_of_its_record() -> None:
     """A new kind, or a new field of one, is a column at once."""
     for kind, record in RECORD_KINDS.items():
-        fields = [name for name in record.__slots__ if name != "reason"]
+        fields = [name for name in record.__struct_fields__ if name != "reason"]
         assert columns_of(kind) == [column_of(kind, name) for name in fields], kind
     assert callable(payload_of)
 

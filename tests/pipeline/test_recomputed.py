@@ -17,8 +17,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from rota.core.group.journal import encode_entry
-from rota.core.group.records import Administered, Entry
+from rota.core.group.records import Administered, Entry, encode_entry
 from rota.demo.workload.fleet import HOUR_MS, draw_group
 from rota.demo.workload.shard import ShardWorld
 from rota.pipeline.facts.fact import Row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from rota.core.group import records as r
-from rota.core.group.journal import has_cause, wrong_cause
+from rota.core.group.records import has_cause, wrong_cause
 from rota.core.types import server_side
 from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from rota.protocol.messages import CommitOffsets

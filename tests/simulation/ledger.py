@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from rota.core.group import records as r
-from rota.core.group.journal import TELLING
+from rota.core.group.records import TELLING
 from rota.core.group.rows import MemberImage
 from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from rota.core.types.leader import decode_candidate

@@ -8,8 +8,7 @@ from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.core.group.journal import decode_entry
-from rota.core.group.records import Entry
+from rota.core.group.records import Entry, decode_entry
 from rota.core.group.rows import ShardImage, SideCommit
 from rota.core.group.shard_state import ShardState
 from rota.core.replica.owned_shard import Batch

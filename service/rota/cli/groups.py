@@ -197,7 +197,7 @@ def group_history(
 
 def _filter(kinds: list[str] | None, *, commits: bool) -> Callable[[dict[str, Any]], bool]:
     """Return the filter that the options request. Kinds that are named are shown, whatever `--commits` says."""
-    from rota.core.group.journal import RECORD_KINDS
+    from rota.core.group.records import RECORD_KINDS
     from rota.protocol.suggestions import unknown
 
     if wrong := [kind for kind in kinds or () if kind not in RECORD_KINDS]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rota.core.group.journal import RECORD_KINDS
+from rota.core.group.records import RECORD_KINDS
 from rota.pipeline.failures import LakeRefused
 from rota.pipeline.silver import columns_of
 from rota.pipeline.tables import CURRENT, GOLD, LINES, OPEN, UNFOLDED, Table, ddl

@@ -6,12 +6,11 @@ field, is a new column without a change here.
 
 from __future__ import annotations
 
-from dataclasses import fields
 from functools import cache
 from types import UnionType
 from typing import TYPE_CHECKING, Any, get_args, get_origin, get_type_hints
 
-from rota.core.group.journal import RECORD_KINDS
+from rota.core.group.records import RECORD_KINDS
 from rota.core.group.rows import MemberImage
 from rota.pipeline.tables import LINES
 
@@ -62,7 +61,7 @@ def _fields(kind: str) -> dict[str, Any]:
     """The fields of a kind's payload, with their types in Python."""
     record = RECORD_KINDS[kind]
     hints = get_type_hints(record)
-    return {each.name: hints[each.name] for each in fields(record) if each.name != "reason"}
+    return {name: hints[name] for name in record.__struct_fields__ if name != "reason"}
 
 
 @cache

@@ -56,7 +56,7 @@ BRONZE = Table(
         Column("generation_id", INT, "the group's generation"),
         Column("kind", TEXT, "what happened"),
         Column("reason", TEXT, "why, in the coordinator's words"),
-        Column("payload", TEXT, "what else belongs to it, as the JSON of rota.core.group.journal"),
+        Column("payload", TEXT, "what else belongs to it, as the JSON of rota.core.group.records"),
     ),
 )
 

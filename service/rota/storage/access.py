@@ -15,8 +15,7 @@ from rota.core.access.quotas import Held, Stored
 from rota.core.access.rules import Rule
 from rota.core.access.sessions import CALLER_BYTES, SessionRecord
 from rota.core.access.tokens import TokenAct, TokenRecord
-from rota.core.group.journal import encode_entry
-from rota.core.group.records import Administered, Entry
+from rota.core.group.records import Administered, Entry, encode_entry
 from rota.protocol.ids import NO_SHARD
 from rota.protocol.messages import Act
 from rota.storage.migrate import usable

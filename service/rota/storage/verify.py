@@ -9,8 +9,14 @@ from typing import Any
 from sqlalchemy import select, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from rota.core.group.journal import decode_entry
-from rota.core.group.records import AssignmentSynced, Entry, GenerationCompleted, GenerationRaised, GroupEmptied
+from rota.core.group.records import (
+    AssignmentSynced,
+    Entry,
+    GenerationCompleted,
+    GenerationRaised,
+    GroupEmptied,
+    decode_entry,
+)
 from rota.core.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
 from rota.core.group.shard_state import ShardState
 from rota.core.replica.ports import JournalEvent

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from rota.core.group import records as r
-from rota.core.group.journal import wrong_cause
+from rota.core.group.records import wrong_cause
 from rota.protocol import messages as m
 from rota.protocol.causes import Cause
 from tests.unit.group.driver import (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.core.group.journal import decode_entry, encode_entry
+from rota.core.group.records import decode_entry, encode_entry
 from rota.protocol.errors import ErrorCode
 from tests.unit.group.driver import (
     SESSION_MS,

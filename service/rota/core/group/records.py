@@ -1,24 +1,39 @@
 """Facts, as the core decides them and the journal keeps them. `state.py` folds them into a group.
 
-`kind` is the journal's name for a record (architecture.md §3). Fields hold what a reader of the journal
-needs to rebuild the state and to say why it changed; the journal line around it adds time, group and generation.
+Fields hold what a reader of the journal needs to rebuild the state and to say why it changed; the journal line around
+them adds time, group and generation.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from base64 import b64encode
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, get_args
+
+import msgspec
+from msgspec import Struct
 
 from rota.core.group.rows import MemberImage
 from rota.protocol.causes import Cause
+from rota.protocol.limits import MAX_SAFE_INTEGER
 
 
-@dataclass(frozen=True, slots=True)
-class RebalanceStarted:
+class Fact(Struct, frozen=True, forbid_unknown_fields=True):
+    """A record of the journal. Its kind there is the name of its class: `member_joined` for `MemberJoined`."""
+
+    kind: ClassVar[str]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Name the kind."""
+        super().__init_subclass__(**options)
+        cls.kind = re.sub("(?<!^)(?=[A-Z])", "_", cls.__name__).lower()
+
+
+class RebalanceStarted(Fact, frozen=True):
     """A join phase began. `by` is the member that caused it, empty if none did."""
 
-    kind: ClassVar[str] = "rebalance_started"
     reason: str
     by: str
     from_state: str
@@ -26,64 +41,52 @@ class RebalanceStarted:
     """A code of `rota.protocol.causes`, as in each record that has this field."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberJoined:
+class MemberJoined(Fact, frozen=True):
     """A newcomer is in the join phase; settled when the generation completes."""
 
-    kind: ClassVar[str] = "member_joined"
     member: MemberImage
     protocol_type: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemberUpdated:
+class MemberUpdated(Fact, frozen=True):
     """A member rejoined with other metadata or timeouts; `settle` where it holds without a new generation."""
 
-    kind: ClassVar[str] = "member_updated"
     member: MemberImage
     settle: bool
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class MemberLeft:
+class MemberLeft(Fact, frozen=True):
     """It asked to leave."""
 
-    kind: ClassVar[str] = "member_left"
     member_id: str
     group_instance_id: str | None
     reason: str
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberExpired:
+class MemberExpired(Fact, frozen=True):
     """It did not heartbeat, rejoin or sync in time; `reason` says which."""
 
-    kind: ClassVar[str] = "member_expired"
     member_id: str
     group_instance_id: str | None
     reason: str
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberRemoved:
+class MemberRemoved(Fact, frozen=True):
     """It was removed: by an administrator, or because the group was full."""
 
-    kind: ClassVar[str] = "member_removed"
     member_id: str
     group_instance_id: str | None
     reason: str
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MemberFenced:
+class MemberFenced(Fact, frozen=True):
     """A static member came back: `member_id` is void, `new_member_id` stands in its place."""
 
-    kind: ClassVar[str] = "member_fenced"
     member_id: str
     new_member_id: str
     group_instance_id: str
@@ -92,11 +95,9 @@ class MemberFenced:
     """The successor's number among the takeovers of this generation; 0 if its predecessor was in no generation."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationCompleted:
+class GenerationCompleted(Fact, frozen=True):
     """The join phase is over: these members, in this order, are the generation."""
 
-    kind: ClassVar[str] = "generation_completed"
     generation_id: int
     protocol_type: str
     protocol_name: str
@@ -108,29 +109,25 @@ class GenerationCompleted:
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderChanged:
+class LeaderChanged(Fact, frozen=True):
     """The new generation has another leader than the previous one; the former id is empty if it was removed.
 
     Says why; changes nothing by itself.
     """
 
-    kind: ClassVar[str] = "leader_changed"
     former_leader_id: str
     leader_id: str
     reason: str
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AssignmentSynced:
+class AssignmentSynced(Fact, frozen=True):
     """The leader's assignment for a generation.
 
     `resync`: it opened the generation without a join phase. Then it has a cause, and a member that caused it unless the
     server assigned.
     """
 
-    kind: ClassVar[str] = "assignment_synced"
     generation_id: int
     leader_id: str
     assignments: tuple[tuple[str, bytes], ...]
@@ -140,11 +137,9 @@ class AssignmentSynced:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AssignmentFailed:
+class AssignmentFailed(Fact, frozen=True):
     """The leader could not assign; the generation is over before it began."""
 
-    kind: ClassVar[str] = "assignment_failed"
     generation_id: int
     leader_id: str
     reason: str
@@ -166,31 +161,29 @@ IN_USERS_TRANSACTION = "in a transaction of the user's"
 """The reason of a commit that the owner takes in after it was made: its member may have left meanwhile."""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsCommitted:
-    kind: ClassVar[str] = "offsets_committed"
+_PLACE_AND_OFFSET = 5
+"""So many values a committed offset has at least; the others are left out of the journal if they are None."""
+
+
+class OffsetsCommitted(Fact, frozen=True):
     member_id: str
     offsets: tuple[CommittedOffset, ...]
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsDeleted:
+class OffsetsDeleted(Fact, frozen=True):
     """`reason` is "request", "expired" or "topic deleted"."""
 
-    kind: ClassVar[str] = "offsets_deleted"
     partitions: tuple[tuple[str, int], ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFenced:
+class RequestFenced(Fact, frozen=True):
     """A request of a replaced or removed member was rejected. Changes nothing by itself.
 
     Written once for a member, operation and generation, so that a zombie cannot fill the journal.
     """
 
-    kind: ClassVar[str] = "request_fenced"
     member_id: str
     group_instance_id: str | None
     operation: str
@@ -199,135 +192,111 @@ class RequestFenced:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionStats:
+class SessionStats(Fact, frozen=True):
     """How regularly heartbeats of members came; changes nothing by itself. Heartbeats have no lines of their own.
 
     For each member its id, client id and session timeout, since when its gaps were counted, the longest of them, and
     how many fell into each class (`records.py`). What an owner has counted and not yet written is lost with it.
     """
 
-    kind: ClassVar[str] = "session_stats"
     members: tuple[tuple[str, str, int, int, int, tuple[tuple[int, int], ...]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationRaised:
+class GenerationRaised(Fact, frozen=True):
     """The group's number jumps to one that no member ever held: its store, or a part of it, went back to an earlier
     state, in which later generations had not been granted yet. The next generation follows on it.
 
     `lost` says what the owner remembers and the store has lost: `(what, before, after)`, not all where it is much.
     """
 
-    kind: ClassVar[str] = "generation_raised"
     generation_id: int
     former_generation_id: int
     lost: tuple[tuple[str, int, int], ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupFrozen:
+class GroupFrozen(Fact, frozen=True):
     """Until then no rebalance starts that could as well start later."""
 
-    kind: ClassVar[str] = "group_frozen"
     until_ms: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupUnfrozen:
+class GroupUnfrozen(Fact, frozen=True):
     """An administrator ended the freeze before its time."""
 
-    kind: ClassVar[str] = "group_unfrozen"
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGranted:
+class LeaveGranted(Fact, frozen=True):
     """A member may leave, as one of at most so many at once, until then."""
 
-    kind: ClassVar[str] = "leave_granted"
     member_id: str
     until_ms: int
     max_leaving: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class QuarantineChanged:
+class QuarantineChanged(Fact, frozen=True):
     """An administrator set the rule of the group's quarantine; 0 falls end it, and acquit all suspects."""
 
-    kind: ClassVar[str] = "quarantine_changed"
     after_falls: int
     max_units: int
     release_after_ms: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnitsSuspected:
+class UnitsSuspected(Fact, frozen=True):
     """All suspects from here on, each with its number of falls in a row, and the time of the last one.
 
     `member_id` is the holder that fell last, or that survived one.
     """
 
-    kind: ClassVar[str] = "units_suspected"
     suspects: tuple[tuple[str, int, int], ...]
     member_id: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnitsQuarantined:
+class UnitsQuarantined(Fact, frozen=True):
     """Assignments leave these units out, until then; 0: until an administrator releases them. `cause` says how the last
     holder fell.
     """
 
-    kind: ClassVar[str] = "units_quarantined"
     units: tuple[str, ...]
     until_ms: int
     reason: str
     cause: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class UnitsReleased:
+class UnitsReleased(Fact, frozen=True):
     """Assignments have these units again."""
 
-    kind: ClassVar[str] = "units_released"
     units: tuple[str, ...]
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GroupEmptied:
+class GroupEmptied(Fact, frozen=True):
     """The last member is gone. `by` is that member, empty where the sentence counts several."""
 
-    kind: ClassVar[str] = "group_emptied"
     generation_id: int
     reason: str
     cause: str = ""
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupDeleted:
+class GroupDeleted(Fact, frozen=True):
     """Its offsets are gone; its generation stays behind, for the token must never go back."""
 
-    kind: ClassVar[str] = "group_deleted"
     generation_id: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class TopicChanged:
+class TopicChanged(Fact, frozen=True):
     """A topic of the namespace was put (`partitions` > 0) or deleted (0).
 
     Every shard records a deletion, because each has groups with progress that is of the deleted topic (ADR 107).
     """
 
-    kind: ClassVar[str] = "topic_changed"
     topic: str
     partitions: int
     attributes: tuple[tuple[str, str], ...]
@@ -336,15 +305,13 @@ class TopicChanged:
     """Counts the changes of the namespace's topics."""
 
 
-@dataclass(frozen=True, slots=True)
-class Administered:
+class Administered(Fact, frozen=True):
     """An administrator did what the lines before this one record; changes nothing by itself.
 
     `target` is the member or topic that it was done to, or a token's name and id; it is empty where that is the group.
     `reason` is the administrator's note, `origin` the address or machine that they were at.
     """
 
-    kind: ClassVar[str] = "administered"
     operation: str
     actor: str
     target: str
@@ -352,21 +319,17 @@ class Administered:
     origin: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ShardAcquired:
+class ShardAcquired(Fact, frozen=True):
     """A new owner loaded the shard: every join phase that was under way is forgotten."""
 
-    kind: ClassVar[str] = "shard_acquired"
     replica_id: str
     epoch: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class ShardReleased:
+class ShardReleased(Fact, frozen=True):
     """An owner let the shard go in order: its last line. Where there is none, it died, or its lease was over."""
 
-    kind: ClassVar[str] = "shard_released"
     replica_id: str
     epoch: int
     reason: str
@@ -408,6 +371,9 @@ Record = (
 )
 
 
+RECORD_KINDS: dict[str, type[Fact]] = {record.kind: record for record in get_args(Record)}
+
+
 class Entry(NamedTuple):
     """A record with its place: what one line of the journal says. Shard records have empty names."""
 
@@ -438,6 +404,131 @@ def settles(entry: Entry) -> bool:
             return record.cause in (Cause.REQUESTED, Cause.STEP_DOWN)
         case _:
             return False
+
+
+# --- records as JSON values and back --------------------------------------------------------------
+
+# The form in which the journal keeps them, and the pipeline reads them. A payload holds the record's fields by name,
+# less `reason`, which is a column of its own. Bytes are base64, tuples are lists, a member's protocols are
+# `[name, metadata]` pairs, and an offset above 2^53 - 1 is a string.
+
+
+def encode_entry(entry: Entry) -> dict[str, Any]:
+    """A journal line without its sequence number: JSON values only."""
+    ((kind, reason, payload),) = lines_of([entry.record])
+    return {
+        "at_ms": entry.at_ms,
+        "namespace": entry.namespace,
+        "group_id": entry.group_id,
+        "generation_id": entry.generation_id,
+        "kind": kind,
+        "reason": reason,
+        "payload": payload,
+    }
+
+
+def lines_of(records: Iterable[Record]) -> list[tuple[str, str, dict[str, Any]]]:
+    """The kind, the reason and the payload of each record, as its line in the journal has them."""
+    return [(record.kind, getattr(record, "reason", ""), payload_of(record)) for record in records]
+
+
+def payload_of(record: Record) -> dict[str, Any]:
+    """All else that a line says of its record, by the names of the record's fields."""
+    if type(record) is OffsetsCommitted:
+        # The line that comes most often, written out.
+        return {"member_id": record.member_id, "offsets": [_encode_offset(offset) for offset in record.offsets]}
+    payload: dict[str, Any] = msgspec.to_builtins(record)
+    payload.pop("reason", None)
+    if isinstance(record, MemberJoined | MemberUpdated):
+        pairs = [[each.name, b64encode(each.metadata).decode()] for each in record.member.protocols]
+        payload["member"]["protocols"] = pairs
+        if not record.member.subject:
+            del payload["member"]["subject"]
+    return payload
+
+
+def _encode_offset(offset: CommittedOffset) -> list[Any]:
+    values: list[Any] = [*offset]
+    if offset.offset > MAX_SAFE_INTEGER:
+        values[2] = str(offset.offset)
+    while len(values) > _PLACE_AND_OFFSET and values[-1] is None:
+        values.pop()
+    return values
+
+
+def decode_entry(line: Mapping[str, Any]) -> Entry:
+    """The entry that `encode_entry` wrote. KeyError for a kind that this version does not know, ValueError or TypeError
+    for a payload that is none of its kind.
+    """
+    kind, payload = RECORD_KINDS[line["kind"]], dict(line["payload"])
+    if "reason" in kind.__struct_fields__:
+        payload["reason"] = line["reason"]
+    if "member" in payload:
+        protocols = [{"name": name, "metadata": metadata} for name, metadata in payload["member"]["protocols"]]
+        payload["member"] = {**payload["member"], "protocols": protocols}
+    if "offsets" in payload:
+        payload["offsets"] = [
+            [topic, number, int(offset) if isinstance(offset, str) else offset, *rest]
+            for topic, number, offset, *rest in payload["offsets"]
+        ]
+    record: Any = msgspec.convert(payload, kind)
+    return Entry(line["namespace"], line["group_id"], line["generation_id"], line["at_ms"], record)
+
+
+# --- which causes a record may have, by the line before it ----------------------------------------
+
+
+_DEPARTURES: Mapping[type[Record], tuple[Cause, ...]] = {
+    MemberLeft: (Cause.MEMBER_LEFT,),
+    MemberExpired: (Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT),
+    MemberRemoved: (Cause.MEMBER_REMOVED, Cause.GROUP_FULL),
+}
+_FORMER: Mapping[Cause, tuple[type[Record], ...]] = {
+    Cause.MEMBER_JOINED: (MemberJoined,),
+    Cause.MEMBER_LEFT: (MemberLeft,),
+    Cause.MEMBER_EXPIRED: (MemberExpired,),
+    Cause.SYNC_TIMEOUT: (MemberExpired,),
+    Cause.MEMBER_REMOVED: (MemberRemoved,),
+    Cause.METADATA_CHANGED: (MemberUpdated,),
+    Cause.STATIC_MEMBER_RETURNED: (MemberFenced, MemberUpdated),
+    Cause.ASSIGNMENT_FAILED: (AssignmentFailed,),
+    Cause.GENERATION_RAISED: (GenerationRaised,),
+}
+"""What the coordinator writes just before a rebalance of this cause, where that is a line of its own."""
+TELLING = (*_DEPARTURES, MemberJoined, MemberUpdated, MemberFenced, AssignmentFailed, GenerationRaised)
+"""The records that can stand before one with a cause; the caller keeps the group's last one."""
+
+
+def has_cause(record: Record) -> bool:
+    """Whether the coordinator gives records of this kind a code, which the rules below can check."""
+    if isinstance(record, AssignmentSynced):
+        return record.resync
+    return isinstance(record, RebalanceStarted | GroupEmptied | MemberLeft | MemberExpired | MemberRemoved)
+
+
+def wrong_cause(record: Record, former: Record | None) -> str:
+    """What contradicts the record's code, empty where nothing does.
+
+    `former` is the group's last record of `TELLING` by the same owner, None where there is none: what an earlier owner
+    had not settled never was.
+    """
+    match record:
+        case MemberLeft() | MemberExpired() | MemberRemoved():
+            allowed = _DEPARTURES[type(record)]
+            return "" if record.cause in allowed else f"{record.kind} has the cause {record.cause!r}"
+        case AssignmentSynced():
+            allowed = (Cause.RESYNC, getattr(former, "cause", Cause.RESYNC))
+            return "" if record.cause in allowed else f"a resync has the cause {record.cause!r}"
+        case GroupEmptied() if former is not None:
+            agrees = isinstance(former, MemberLeft | MemberExpired | MemberRemoved) and former.cause == record.cause
+            return "" if agrees else f"the group is empty for {record.cause!r}, after {former.kind}"
+        case RebalanceStarted():
+            if record.cause not in tuple(Cause) or record.cause == Cause.OTHER:
+                return f"a rebalance has the cause {record.cause!r}"
+            expected = _FORMER.get(Cause(record.cause))
+            if former is not None and expected is not None and not isinstance(former, expected):
+                return f"a rebalance has the cause {record.cause!r}, after {former.kind}"
+    return ""
 
 
 # --- triggers of rebalances -----------------------------------------------------------------------

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator
 from random import Random
 from typing import Any
 
-from rota.core.group.journal import encode_entry
-from rota.core.group.records import Entry, ShardAcquired, ShardReleased
+from rota.core.group.records import Entry, ShardAcquired, ShardReleased, encode_entry
 from rota.core.group.rows import ShardImage
 from rota.core.group.shard import Shard
 from rota.core.group.state import Result, Timer

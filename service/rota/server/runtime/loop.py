@@ -23,8 +23,7 @@ from itertools import groupby
 from typing import Any
 
 from rota.core.group.assignment import AssignmentJob
-from rota.core.group.journal import lines_of
-from rota.core.group.records import Entry, MemberExpired
+from rota.core.group.records import Entry, MemberExpired, lines_of
 from rota.core.group.state import Timer, TimerKind
 from rota.core.replica.assigning import Assigning
 from rota.core.replica.leases import Leases
