@@ -94,15 +94,16 @@ class Member(Client):
 
     def _settings(self, group_instance_id: str | None) -> MembershipSettings:
         rng, profile = self.world.rng, self.world.profile
+        session_ms = rng.randint(*profile.session_ms)
         return MembershipSettings(
             *self.group,
             self.protocol_type,
             self._protocols(0),
-            session_timeout_ms=rng.randint(*profile.session_ms),
+            session_timeout_ms=session_ms,
             rebalance_timeout_ms=rng.randint(*profile.rebalance_ms),
             group_instance_id=group_instance_id,
             client_id=self.name,
-            long_poll=rng.random() < 0.6,
+            heartbeat_ms=None if rng.random() < 0.6 else session_ms // 10,
         )
 
     def _protocols(self, version: int) -> tuple[Protocol, ...]:

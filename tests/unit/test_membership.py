@@ -319,15 +319,6 @@ def test_after_half_of_its_time_a_heartbeat_is_followed_at_once() -> None:
     assert bench.pause_ms() == 0
 
 
-def test_without_long_poll_heartbeats_go_at_the_interval() -> None:
-    bench = a_stable_follower(replace(SETTINGS, session_timeout_ms=45_000, long_poll=False))
-    request = bench.sends()
-    assert isinstance(request, Heartbeat)
-    assert request.wait_ms == 0
-    bench.answered(BEATING, after_ms=10)
-    assert bench.pause_ms() == 3_000 - 10
-
-
 def test_after_a_failed_heartbeat_the_next_one_does_not_park() -> None:
     bench = a_stable_follower()
     bench.unanswered()

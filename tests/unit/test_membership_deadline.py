@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from msgspec import structs
 
@@ -34,7 +32,6 @@ from tests.unit.membership_bench import (
     REBALANCE_MS,
     REBALANCING,
     SESSION_MS,
-    SETTINGS,
     Bench,
     a_joined_follower,
     a_newcomer_with_an_id,
@@ -91,7 +88,7 @@ def test_a_commit_of_an_unknown_member_loses_everything() -> None:
 
 
 def test_a_commit_of_an_old_generation_triggers_a_heartbeat() -> None:
-    bench = a_stable_follower(replace(SETTINGS, long_poll=False))
+    bench = a_stable_follower()
     bench.answered(BEATING)
     commit = CommitOffsets("default", "workers", 1, (), "m-1")
     refused = CommitReply(ErrorCode.ILLEGAL_GENERATION)

@@ -30,7 +30,7 @@ from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
 from rota.core.assignors import GroupAssignment, own, registry, roles
 from rota.core.group import assignment, join, maintenance, rebalance, shard, state, succession, sync
-from rota.core.membership import backoff, requests
+from rota.core.membership import backoff, machine
 from rota.core.membership.standing import Standing
 from rota.core.types import leader, permits
 from rota.core.types.worker import decode_state, encode_state
@@ -141,7 +141,7 @@ def a_foreign_page_is_an_invalid_request(patch: Patch) -> None:
 
 @plant("clients D4 C-18", "ended", 5, 7)
 def texts_are_sent_whole(patch: Patch) -> None:
-    patch(requests, "shortened", lambda text, _most=0: text)
+    patch(machine, "shortened", lambda text, _most=0: text)
 
 
 @plant("clients D12 B-28b", "static-leaves", 10, 14)

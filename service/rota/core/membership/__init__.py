@@ -8,6 +8,8 @@ from rota.core.membership.events import (
     JoinedAsLeader,
     Left,
     Lost,
+    MembershipRequest,
+    Planned,
     Reachable,
     RebalanceStarted,
     Rejected,
@@ -15,7 +17,6 @@ from rota.core.membership.events import (
     Unreachable,
 )
 from rota.core.membership.machine import Membership
-from rota.core.membership.requests import MembershipRequest, Planned
 from rota.core.membership.settings import MembershipSettings
 
 __all__ = [

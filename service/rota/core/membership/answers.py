@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rota.core.membership.events import STRAY_FOR_JOIN, UNKNOWN, Assigned, Event, JoinedAsLeader, State
-from rota.core.membership.requests import MembershipRequest
+from rota.core.membership.events import (
+    STRAY_FOR_JOIN,
+    UNKNOWN,
+    Assigned,
+    Event,
+    JoinedAsLeader,
+    MembershipRequest,
+    State,
+)
 from rota.core.membership.standing import Standing
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -199,7 +206,7 @@ def _begin_generation(standing: Standing, reply: JoinReply, now_ms: int) -> list
 def _take_sync(standing: Standing, request: SyncGroup, reply: SyncReply, at: Moment) -> list[Event]:
     match reply.error:
         case ErrorCode.NONE if request.leader_error is not None:
-            return standing.assignment_failed(request.leader_error, at.now_ms, at.jitter)
+            return standing.fail_generation(request.leader_error, at.now_ms, at.jitter)
         case ErrorCode.NONE if reply.pending:
             standing.deadline.settled(at.sent_at_ms)
             standing.pace.pending(at.sent_at_ms, at.now_ms)
@@ -212,7 +219,7 @@ def _take_sync(standing: Standing, request: SyncGroup, reply: SyncReply, at: Mom
             standing.pace.at_once(at.now_ms)
             return []
         case ErrorCode.ASSIGNMENT_FAILED:
-            return standing.assignment_failed(reply.detail, at.now_ms, at.jitter)
+            return standing.fail_generation(reply.detail, at.now_ms, at.jitter)
         case code:
             return standing.refused(code, reply.detail, at.now_ms, at.jitter)
 
@@ -233,8 +240,7 @@ def _hold(standing: Standing, assignment: bytes, now_ms: int) -> list[Event]:
     standing.has_synced = True
     standing.pace.reset()
     standing.pace.at_once(now_ms)
-    if standing.settings.long_poll:
-        standing.heartbeat_at_ms = now_ms
+    standing.heartbeat_at_ms = now_ms
     standing.state = State.STABLE
     standing.assignment = assignment
     assigned = Assigned(
@@ -271,10 +277,9 @@ def _take_heartbeat(standing: Standing, request: Heartbeat, reply: HeartbeatRepl
 def _heartbeat_spacing_ms(standing: Standing, request: Heartbeat, at: Moment) -> int:
     """One parked heartbeat follows the other, unless it was answered before half of the time that was asked for."""
     interval_ms = standing.settings.heartbeat_interval_ms
-    if standing.settings.long_poll and standing.state is State.STABLE:
-        wait_ms = request.wait_ms or 0
-        return 0 if at.now_ms - at.sent_at_ms >= wait_ms // 2 else min(interval_ms, wait_ms)
-    return interval_ms
+    if standing.state is not State.STABLE:
+        return interval_ms
+    return 0 if at.now_ms - at.sent_at_ms >= request.wait_ms // 2 else min(interval_ms, request.wait_ms)
 
 
 def _counted_ms(request: Heartbeat, reply: HeartbeatReply, at: Moment) -> int:
@@ -283,11 +288,11 @@ def _counted_ms(request: Heartbeat, reply: HeartbeatReply, at: Moment) -> int:
     The coordinator received it after it was sent, and renewed the session once more when the parked time was over. It
     parks no call for longer than it was asked to, and not beyond its answer.
     """
-    return max(0, min(reply.waited_ms * 49 // 50, request.wait_ms or 0, at.now_ms - at.sent_at_ms))
+    return max(0, min(reply.waited_ms * 49 // 50, request.wait_ms, at.now_ms - at.sent_at_ms))
 
 
 def _heartbeat_accepted(standing: Standing, request: Heartbeat, reply: HeartbeatReply, at: Moment) -> list[Event]:
-    standing.on_heartbeat_answer(reply, at.sent_at_ms + _counted_ms(request, reply, at))
+    standing.renewed_by(reply, at.sent_at_ms + _counted_ms(request, reply, at))
     standing.pace.at_once(at.now_ms)
     if standing.state is State.STABLE:
         standing.pace.reset()
@@ -326,7 +331,7 @@ def _take_leave(standing: Standing, at: Moment, *, again: bool, is_answered: boo
     if again and (is_in_time or standing.leave_tries < _LEAVE_TRIES):
         standing.pause(at.now_ms, at.jitter)
         return []
-    if standing.comes_back or standing.joins_after_leaving:
+    if standing.is_away or standing.joins_after_leaving:
         standing.go_away(at.now_ms)
         return []
     return standing.depart()

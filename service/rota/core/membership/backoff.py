@@ -27,6 +27,7 @@ class Backoff:
         return int(min(step_ms, self._cap_ms, cap_ms or self._cap_ms) * jitter)
 
     def reset(self) -> None:
+        """All is well: the next failure is the first."""
         self.failures = 0
 
 
@@ -37,30 +38,21 @@ _PENDING_SPACING_MS = 200
 """Between two calls that the coordinator answers with "pending" at once instead of parking them."""
 
 
-class Pace:
+class Pace(Backoff):
     """Nothing is sent before `not_before_ms`."""
 
     def __init__(self, settings: MembershipSettings) -> None:
+        super().__init__(settings.backoff_first_ms, settings.backoff_cap_ms)
         self._longest_retry_after_ms = min(LONGEST_RETRY_AFTER_MS, max(REQUEST_TIMEOUT_MS, settings.session_timeout_ms))
-        self._backoff = Backoff(settings.backoff_first_ms, settings.backoff_cap_ms)
         self.not_before_ms = 0
         self._was_early = False
-
-    @property
-    def failures(self) -> int:
-        """In a row."""
-        return self._backoff.failures
-
-    def reset(self) -> None:
-        """All is well: the next failure is the first."""
-        self._backoff.reset()
 
     def at_once(self, now_ms: int) -> None:
         self.not_before_ms = now_ms
 
     def pause(self, now_ms: int, jitter: float, cap_ms: int) -> None:
         """After one more failure, for at most `cap_ms`."""
-        self.not_before_ms = now_ms + self._backoff.next_ms(jitter, cap_ms)
+        self.not_before_ms = now_ms + self.next_ms(jitter, cap_ms)
 
     def pending(self, sent_at_ms: int, now_ms: int) -> None:
         """A parked call ended without news: call again at once, but not in a loop where parking does not work."""

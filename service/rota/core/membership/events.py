@@ -1,4 +1,4 @@
-"""The states of a member, and what the machine reports to its driver."""
+"""The states of a member, its next call, and what the machine reports to its driver."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
-from rota.protocol.messages import JoinedMember
+from rota.protocol.messages import Heartbeat, JoinedMember, JoinGroup, LeaveGroup, SyncGroup
 
 # --- states ---------------------------------------------------------------------------------------
 
@@ -157,3 +157,18 @@ Event = (
     | Left
     | Failed
 )
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+MembershipRequest = JoinGroup | SyncGroup | Heartbeat | LeaveGroup
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The next call, not before `send_at_ms`; without an answer after `timeout_ms` it has failed."""
+
+    request: MembershipRequest
+    send_at_ms: int
+    timeout_ms: int

@@ -35,8 +35,6 @@ class MembershipSettings:
     rebalance_timeout_ms: int = REBALANCE_TIMEOUT_MS
     group_instance_id: str | None = None
     client_id: str = ""
-    long_poll: bool = True
-    """Park heartbeats at the coordinator, so that a rebalance is learnt the moment it starts."""
     heartbeat_ms: int | None = None
     """The heartbeat interval, where the program sets one; at most half of the session timeout."""
     retry_refusals: bool = True
@@ -83,13 +81,8 @@ class MembershipSettings:
         return min(WARN_AFTER_MS, self.heartbeat_interval_ms)
 
     @property
-    def answer_grace_ms(self) -> int:
-        """How long beyond its parked time a join, sync or leave may take: they are answered after a durable write."""
-        return REQUEST_TIMEOUT_MS
-
-    @property
     def heartbeat_grace_ms(self) -> int:
-        """The same for a heartbeat: short enough that one lost answer leaves time for another try."""
+        """How long beyond its parked time a heartbeat may take: one lost answer leaves time for another try."""
         return min(self.session_timeout_ms // 3, REQUEST_TIMEOUT_MS)
 
     @property

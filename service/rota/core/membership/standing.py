@@ -14,10 +14,10 @@ from rota.core.membership.events import (
     Failed,
     Left,
     Lost,
+    MembershipRequest,
     RebalanceStarted,
     State,
 )
-from rota.core.membership.requests import MembershipRequest
 from rota.core.membership.settings import MembershipSettings
 from rota.protocol.defaults import REQUEST_TIMEOUT_MS
 from rota.protocol.errors import ErrorCode
@@ -37,8 +37,7 @@ from rota.protocol.messages import (
 class Standing:
     """What a member knows of itself. Its methods are the ways out of a generation; they return events for the shell.
 
-    Only this package sees it: `Membership` decides what the shell asks for, `Plan` reads it to say what to send,
-    and `answers.py` moves it by what came back.
+    `Membership` adds what the shell asks for and sends; `answers.py` changes it by what came back.
     """
 
     def __init__(self, settings: MembershipSettings) -> None:
@@ -80,7 +79,8 @@ class Standing:
         """A join in flight has outdated metadata."""
         self.is_held_off = False
         """The program still ends its work on a lost share: it does not join, and a join under way claims as before."""
-        self.comes_back = False
+        self.is_away = False
+        """It has stepped aside, or is about to."""
         self.joins_after_leaving = False
         self.leave_tries = 0
         self.leave_began_ms = 0
@@ -88,6 +88,10 @@ class Standing:
     @property
     def is_leader(self) -> bool:
         return self.member_id != "" and self.leader_id == self.member_id
+
+    @property
+    def is_in_generation(self) -> bool:
+        return self.state in IN_GENERATION or self.assignment is not None
 
     @property
     def owes_assignment(self) -> bool:
@@ -104,17 +108,18 @@ class Standing:
         self.takeover = takeover_of(token)
 
     @property
-    def valid_until_ms(self) -> int | None:
+    def deadline_ms(self) -> int | None:
+        """When the share that is held is lost unless renewed; None while no share is held."""
         return None if self.assignment is None else self.deadline.valid_until_ms
 
     @property
     def leaves_for_good(self) -> bool:
-        return self.state is State.LEAVING and not (self.comes_back or self.joins_after_leaving)
+        return self.state is State.LEAVING and not (self.is_away or self.joins_after_leaving)
 
     @property
     def patience_ends_ms(self) -> int | None:
         """When a share that is held is lost, or a leave is given up; None if waiting loses nothing."""
-        return self.leave_ends_ms if self.state is State.LEAVING else self.valid_until_ms
+        return self.leave_ends_ms if self.state is State.LEAVING else self.deadline_ms
 
     @property
     def leave_ends_ms(self) -> int:
@@ -130,8 +135,7 @@ class Standing:
             case SyncGroup():
                 return self.state is State.SYNCING and (request.member_id, request.generation_id) == mine
             case Heartbeat() | CommitOffsets():
-                in_generation = self.state in IN_GENERATION or self.assignment is not None
-                return in_generation and (request.member_id, request.generation_id) == mine
+                return self.is_in_generation and (request.member_id, request.generation_id) == mine
             case LeaveGroup():
                 return self.state is State.LEAVING
 
@@ -151,7 +155,7 @@ class Standing:
         """It is in this generation: the coordinator grants later ones alone, also where its store forgets this one."""
         self.last_generation_id = max(self.last_generation_id, generation_id)
 
-    def on_heartbeat_answer(self, reply: HeartbeatReply, sent_at_ms: int) -> None:
+    def renewed_by(self, reply: HeartbeatReply, sent_at_ms: int) -> None:
         """A heartbeat renewed the session.
 
         A replica that answers for an unreachable owner does not know the group's state: that owner may be in a join
@@ -167,7 +171,7 @@ class Standing:
 
     def pause(self, now_ms: int, jitter: float) -> None:
         """Before the next call, after a failure. A pause must not cost the member its session."""
-        if self.state in IN_GENERATION or self.assignment is not None:
+        if self.is_in_generation:
             cap_ms = self.settings.heartbeat_backoff_cap_ms
         elif self.member_id:
             cap_ms = self.settings.rejoin_backoff_cap_ms
@@ -182,7 +186,7 @@ class Standing:
         if code is ErrorCode.REBALANCE_IN_PROGRESS:
             return self.rebalance(now_ms)
         if code is ErrorCode.ILLEGAL_GENERATION:
-            return self.lose(code.value, code, now_ms)
+            return self.lose_share(code.value, code, now_ms)
         if code in UNKNOWN:
             return self.become_unknown(code, now_ms)
         if code in self.settings.retried_codes or code is ErrorCode.ASSIGNMENT_FAILED:
@@ -195,7 +199,7 @@ class Standing:
         self.phase.notified = True
         return [] if self.state is State.REVOKING else self.leave_generation(now_ms, "rebalance")
 
-    def assignment_failed(self, detail: str, now_ms: int, jitter: float) -> list[Event]:
+    def fail_generation(self, detail: str, now_ms: int, jitter: float) -> list[Event]:
         event = AssignmentFailed(self.generation_id, detail)
         self.phase.notified = True
         events = self.leave_generation(now_ms, "assignment failed")
@@ -212,7 +216,7 @@ class Standing:
         self.heartbeat_at_ms = now_ms + self.settings.heartbeat_interval_ms
         return [RebalanceStarted(self.generation_id, reason)]
 
-    def lose(self, reason: str, code: ErrorCode, now_ms: int) -> list[Event]:
+    def lose_share(self, reason: str, code: ErrorCode, now_ms: int) -> list[Event]:
         event = Lost(self.generation_id, reason, code)
         was_held = self.assignment is not None
         self.phase.notified = False
@@ -223,12 +227,12 @@ class Standing:
 
     def become_unknown(self, code: ErrorCode, now_ms: int) -> list[Event]:
         """The coordinator does not know this member (any more)."""
-        events = self.lose(code.value, code, now_ms)
+        events = self.lose_share(code.value, code, now_ms)
         self.forget_member(now_ms)
         return events
 
     def fail(self, code: ErrorCode, detail: str, now_ms: int) -> list[Event]:
-        events = self.lose(f"{code}: {detail}" if detail else code.value, code, now_ms)
+        events = self.lose_share(f"{code}: {detail}" if detail else code.value, code, now_ms)
         self.state = State.FENCED if code is ErrorCode.FENCED_INSTANCE_ID else State.FAILED
         return [*events, Failed(code, detail)]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from contextlib import suppress
 from typing import Any
 
 import httpx
+from msgspec import structs
 
 from rota.adapters import singleton
 from rota.client import client, clock, consumer_protocol, context
@@ -15,7 +17,7 @@ from rota.client.driver import Driver
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable
 from rota.client.transports import causes, http, http_answers
 from rota.client.transports.owners import Owners
-from rota.core.membership import answers, machine, requests
+from rota.core.membership import answers, machine
 from rota.core.membership.backoff import Backoff, Pace
 from rota.core.membership.reachability import Reachability
 from rota.core.types.consumer import decode_assignment
@@ -130,22 +132,26 @@ def a_closed_client_raises_what_httpx_raises(patch: Patch) -> None:
 @PLANTS.named("clients D4 C-18", TROUBLE + "test_errors_of_a_leader_are_cut_by_the_sender")
 def a_leader_s_error_is_sent_whole(patch: Patch) -> None:
     former = shortened
-    patch(requests, "shortened", lambda text, most=0: text if most else former(text))
+    patch(machine, "shortened", lambda text, most=0: text if most else former(text))
 
 
 @PLANTS.named("clients D4 B-33b", TROUBLE + "test_reasons_are_cut_by_the_sender")
 def a_reason_to_join_is_sent_whole(patch: Patch) -> None:
-    patch(requests, "shortened", lambda text, _most=0: text)
+    patch(machine, "shortened", lambda text, _most=0: text)
 
 
 @PLANTS.named("clients D4 B-33c", TROUBLE + "test_reasons_are_cut_by_the_sender")
 def a_reason_to_leave_is_sent_whole(patch: Patch) -> None:
-    def leave(self: Any, member_id: str, reason: str, _failed_unit: str) -> LeaveGroup:
-        settings = self.settings
-        leaving = LeavingMember(member_id, settings.group_instance_id, reason)
-        return LeaveGroup(settings.namespace, settings.group_id, (leaving,))
+    former = machine.Membership.next_request
 
-    patch(requests.RequestFactory, "leave", leave)
+    def next_request(self: Any, now_ms: int) -> Any:
+        planned = former(self, now_ms)
+        if planned is None or not isinstance(planned.request, LeaveGroup):
+            return planned
+        leaving = LeavingMember(self.member_id, self.settings.group_instance_id, self.reason)
+        return dataclasses.replace(planned, request=structs.replace(planned.request, members=(leaving,)))
+
+    patch(machine.Membership, "next_request", next_request)
 
 
 # --- trouble ---------------------------------------------------------------------------------------
@@ -253,12 +259,12 @@ def pending_answers_are_repeated_at_once(patch: Patch) -> None:
 
 @PLANTS.named("clients D12 C-16", TROUBLE + "test_a_leader_whose_assign_blocks_is_kept_alive_by_a_thread")
 def the_heartbeat_thread_sees_only_members_with_a_share(patch: Patch) -> None:
-    former = machine.Plan.overdue_heartbeat
+    former = machine.Membership.overdue_heartbeat
 
     def overdue_heartbeat(self: Any, now_ms: int) -> Any:
-        return None if self._standing.assignment is None else former(self, now_ms)
+        return None if self.assignment is None else former(self, now_ms)
 
-    patch(machine.Plan, "overdue_heartbeat", overdue_heartbeat)
+    patch(machine.Membership, "overdue_heartbeat", overdue_heartbeat)
 
 
 # --- weaknesses of design --------------------------------------------------------------------------
