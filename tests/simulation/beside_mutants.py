@@ -175,8 +175,9 @@ def the_initial_delay_is_prolonged_to_the_rebalance_timeout(patch: Patch) -> Non
     """L3, L5: a group that has just got its first members waits for its whole rebalance timeout."""
     original = rebalance._extend_initial_delay
 
-    def extend(result: Any, group: Any, limits: Any) -> None:
-        original(result, group, replace(limits, initial_rebalance_delay_ms=group.join_remaining_ms))
+    def extend(result: Any, group: Any) -> None:
+        result.limits = replace(result.limits, initial_rebalance_delay_ms=group.join_remaining_ms)
+        original(result, group)
 
     patch(rebalance, "_extend_initial_delay", extend)
 

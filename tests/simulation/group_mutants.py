@@ -54,9 +54,9 @@ def leave_does_not_end_the_join_phase(patch: Patch) -> None:
     """L3 (A7): the phase waits for its timeout after the last member that had not joined has left."""
     original = rebalance._after_departure
 
-    def after_departure(result: Result, group: Any, limits: Any, gone: Any, *, by_admin: bool) -> None:
+    def after_departure(result: Result, group: Any, gone: Any, *, by_admin: bool) -> None:
         if group.state is not PREPARING_REBALANCE:
-            original(result, group, limits, gone, by_admin=by_admin)
+            original(result, group, gone, by_admin=by_admin)
 
     patch(rebalance, "_after_departure", after_departure)
 
@@ -103,8 +103,8 @@ def each_rebalance_has_the_cause_of_a_join(patch: Patch) -> None:
     """S21: a rebalance after a departure has the cause of a join."""
     original = rebalance.replace_departed
 
-    def replace_departed(result: Result, group: Any, limits: Any, trigger: Trigger) -> None:
-        original(result, group, limits, trigger._replace(cause=Cause.MEMBER_JOINED))
+    def replace_departed(result: Result, group: Any, trigger: Trigger) -> None:
+        original(result, group, trigger._replace(cause=Cause.MEMBER_JOINED))
 
     patch(rebalance, "replace_departed", replace_departed)
 
@@ -147,10 +147,10 @@ def repeated_resync_opens_a_generation(patch: Patch) -> None:
     """S6 (A3): a leader's retry of its resync counts as another one."""
     original = sync._resync
 
-    def resync(result: Result, group: Any, leader: Any, request: Any, call: int, limits: Any) -> None:
+    def resync(result: Result, group: Any, leader: Any, request: Any, call: int) -> None:
         given = dict(request.assignments)
         if any(given.get(member.member_id, b"") != member.assignment for member in group.members.values()):
-            original(result, group, leader, request, call, limits)
+            original(result, group, leader, request, call)
             return
         state.record(
             result, group, sync._synced(group, request, given, group.generation_id + 1, resync=True, reason="")
@@ -269,10 +269,10 @@ def commit_does_not_renew_the_session(patch: Patch) -> None:
     """L1 (A4): a member that only commits is expired."""
     original = offsets.commit_offsets
 
-    def commit(result: Result, group: Any, request: Any, call: int, limits: Any) -> None:
+    def commit(result: Result, group: Any, request: Any, call: int) -> None:
         member = group.members.get(request.member_id)
         deadline_ms = member.session_deadline_ms if member is not None else None
-        original(result, group, request, call, limits)
+        original(result, group, request, call)
         if member is not None:
             member.session_deadline_ms = deadline_ms
 
@@ -440,9 +440,9 @@ def static_replacement_in_completing(patch: Patch) -> None:
     """S14, S16 (KAFKA-9801): a static member comes back while the leader assigns to its old id, without a rebalance."""
     original = rebalance.start_rebalance
 
-    def start(result: Result, group: Any, limits: Any, trigger: Trigger) -> None:
+    def start(result: Result, group: Any, trigger: Trigger) -> None:
         if group.state is not COMPLETING_REBALANCE or trigger.cause is not Cause.STATIC_MEMBER_RETURNED:
-            original(result, group, limits, trigger)
+            original(result, group, trigger)
             return
         member = group.members[trigger.by]
         result.reply(member.join_call, rebalance.join_reply(group, member))
@@ -461,7 +461,7 @@ def resync_drops_a_static_return(patch: Patch) -> None:
     """S16: the leader assigns anew to an id that a static member has given up since, and no rebalance follows."""
     original = sync._resync
 
-    def resync(result: Result, group: Any, leader: Any, request: Any, call: int, limits: Any) -> None:
+    def resync(result: Result, group: Any, leader: Any, request: Any, call: int) -> None:
         known = tuple((member_id, share) for member_id, share in request.assignments if member_id in group.members)
         original(
             result,
@@ -469,7 +469,6 @@ def resync_drops_a_static_return(patch: Patch) -> None:
             leader,
             SyncGroup(request.namespace, request.group_id, request.member_id, request.generation_id, assignments=known),
             call,
-            limits,
         )
 
     patch(sync, "_resync", resync)

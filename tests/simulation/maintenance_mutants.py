@@ -90,9 +90,9 @@ def held_back_changes_are_forgotten(patch: Patch) -> None:
     """L7: a leader that was held back is not called for again at the end of the freeze."""
     original = maintenance._thaw
 
-    def thaw(result: Any, group: Any, limits: Any) -> None:
+    def thaw(result: Any, group: Any) -> None:
         group.held_back = None
-        original(result, group, limits)
+        original(result, group)
 
     patch(maintenance, "_thaw", thaw)
 

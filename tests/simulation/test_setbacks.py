@@ -65,7 +65,7 @@ def new_groups_begin_below_the_floor(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(
         shards,
         "pass_generations",
-        lambda result, group, request, _, limits: original(result, group, request, 0, limits),
+        lambda result, group, request, _: original(result, group, request, 0),
     )
 
 

@@ -33,7 +33,7 @@ FLOOR = 70
 
 
 def raise_floor(core: Core, floor: int = FLOOR) -> None:
-    result = Result(core.now_ms)
+    result = Result(core.now_ms, core.shard.limits)
     core.shard.raise_generations(result, floor, {})
     core._take(result)
 
@@ -84,7 +84,7 @@ def test_a_floor_not_above_the_generation_changes_nothing() -> None:
 def test_the_journal_says_from_where_a_generation_was_raised() -> None:
     core = a_stable_group()
     lost = (("generation", 60, 1), ("t/0", 9, -1))
-    result = Result(core.now_ms)
+    result = Result(core.now_ms, core.shard.limits)
 
     core.shard.raise_generations(result, FLOOR, {core.group.key: lost})
     core._take(result)

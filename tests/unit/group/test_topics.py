@@ -263,7 +263,7 @@ def test_groups_without_progress_forget_the_topic_too() -> None:
 def test_a_deleted_topic_takes_its_quarantined_units_with_it() -> None:
     core = a_stable_group(members=1)
     put(core)
-    result = Result(core.now_ms)
+    result = Result(core.now_ms, core.shard.limits)
     record(result, core.group, UnitsQuarantined(("t/1", "u/1"), 0, "three holders fell"))
     core.shard._note_dirty(result)
     core._take(result)

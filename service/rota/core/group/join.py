@@ -147,7 +147,7 @@ def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | 
     return None
 
 
-def pass_generations(result: Result, group: Group, request: JoinGroup, floor: int, limits: Limits) -> None:
+def pass_generations(result: Result, group: Group, request: JoinGroup, floor: int) -> None:
     """Before a member is admitted: raise the generation to the shard's floor, and to the last one that it held.
 
     A member can name any number, so one that is far ahead is ignored: a caller that may join could otherwise use up all
@@ -163,9 +163,9 @@ def pass_generations(result: Result, group: Group, request: JoinGroup, floor: in
     if held > group.generation_id and held >= floor:
         # To one more, which no member has held: those of that generation have to join, too.
         reason = f"member {request.member_id or request.group_instance_id} has held generation {held}"
-        raise_generation(result, group, held + 1, limits, reason)
+        raise_generation(result, group, held + 1, reason)
     elif floor > group.generation_id:
-        raise_generation(result, group, floor, limits, f"no generation up to {floor} is granted in this shard")
+        raise_generation(result, group, floor, f"no generation up to {floor} is granted in this shard")
 
 
 def _is_admitted(group: Group, request: JoinGroup) -> bool:
@@ -179,27 +179,27 @@ def _is_admitted(group: Group, request: JoinGroup) -> bool:
     return is_pending or check_member(group, member_id, instance_id, subject) is ErrorCode.NONE
 
 
-def join_group(result: Result, group: Group, request: JoinGroup, call: int, limits: Limits) -> None:
+def join_group(result: Result, group: Group, request: JoinGroup, call: int) -> None:
     """Admit, park or answer a join that passed `check_join`."""
     if not request.member_id:
         if request.group_instance_id is None:
             _issue_member_id(result, group, request, call)
         elif (old_id := group.static_members.get(request.group_instance_id)) is None:
-            _add_member(result, group, request, request.new_member_id, call, limits)
+            _add_member(result, group, request, request.new_member_id, call)
         elif (error := check_caller(group.members[old_id], request.subject)) is not ErrorCode.NONE:
             result.reply(call, JoinReply(error, _HELD_BY_ANOTHER))
         else:
-            _replace_static_member(result, group, request, old_id, call, limits)
+            _replace_static_member(result, group, request, old_id, call)
     elif request.member_id in group.pending:
         if request.group_instance_id is not None:
             detail = "a pending member_id belongs to a dynamic member, it cannot bring a group_instance_id"
             result.reply(call, JoinReply(ErrorCode.INVALID_REQUEST, detail=detail, member_id=request.member_id))
         else:
-            _add_member(result, group, request, request.member_id, call, limits)
+            _add_member(result, group, request, request.member_id, call)
     else:
         error = check_member(group, request.member_id, request.group_instance_id, request.subject)
         if error is ErrorCode.NONE:
-            _rejoin(result, group, group.members[request.member_id], request, call, limits)
+            _rejoin(result, group, group.members[request.member_id], request, call)
         else:
             result.reply(
                 call, JoinReply(error, why(error, group, request.group_instance_id), member_id=request.member_id)
@@ -260,7 +260,7 @@ def _issue_member_id(result: Result, group: Group, request: JoinGroup, call: int
     result.reply(call, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, detail="join again with this id", member_id=member_id))
 
 
-def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str, call: int, limits: Limits) -> None:
+def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str, call: int) -> None:
     group.pending.pop(member_id, None)
     image = _image(group, request, member_id, request.group_instance_id)
     record(result, group, MemberJoined(image, request.protocol_type, request.reason))
@@ -268,10 +268,10 @@ def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str
     if group.state is PREPARING_REBALANCE and group.initial:
         group.newcomer_arrived = True
     trigger = _trigger(Cause.MEMBER_JOINED, f"member {member_id} joined", request, member_id)
-    rebalance_or_complete(result, group, limits, trigger)
+    rebalance_or_complete(result, group, trigger)
 
 
-def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, call: int, limits: Limits) -> None:
+def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, call: int) -> None:
     """A member that is known joins again. What that means is a matter of the state (§8.5, §8.6)."""
     changed = member.image.protocols != request.protocols
     match group.state:
@@ -305,7 +305,7 @@ def _rejoin(result: Result, group: Group, member: Member, request: JoinGroup, ca
         return
     _update(result, group, member, request, settle=False)
     _park(result, group, member, request, call)
-    rebalance_or_complete(result, group, limits, trigger)
+    rebalance_or_complete(result, group, trigger)
 
 
 def _answer_from_memory(
@@ -328,9 +328,7 @@ def _answer_from_memory(
             watch_candidates(result, group)
 
 
-def _replace_static_member(
-    result: Result, group: Group, request: JoinGroup, old_id: str, call: int, limits: Limits
-) -> None:
+def _replace_static_member(result: Result, group: Group, request: JoinGroup, old_id: str, call: int) -> None:
     """A static member came back under a new id; the old one is fenced (KIP-345).
 
     In Stable no other member notices, unless the group would now choose another protocol or assign otherwise, or the
@@ -367,7 +365,7 @@ def _replace_static_member(
         maybe_complete_join(result, group)
     else:
         trigger = _trigger(Cause.STATIC_MEMBER_RETURNED, reason, request, member.member_id)
-        start_rebalance(result, group, limits, trigger)
+        start_rebalance(result, group, trigger)
 
 
 def _keeps_others(group: Group, member: Member, request: JoinGroup) -> bool:

@@ -13,7 +13,6 @@ from rota.core.group.succession import watch_candidates
 from rota.core.types import has_units
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode, no_member
-from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     DrainMember,
     DrainReply,
@@ -37,7 +36,7 @@ from rota.protocol.texts import TOPICS_CHANGED
 _HELD_BACK = Trigger(Cause.TOPICS_CHANGED, f"{TOPICS_CHANGED}, perhaps: the shard has another owner since the freeze")
 
 
-def freeze_group(result: Result, group: Group, request: FreezeGroup, call: int, limits: Limits) -> None:
+def freeze_group(result: Result, group: Group, request: FreezeGroup, call: int) -> None:
     """An administrator freezes the group, prolongs or shortens its freeze, or ends it (`for_ms` of 0)."""
     if group.settled is None:
         result.reply(call, FreezeReply(ErrorCode.INVALID_REQUEST, "the group has had no generation yet"))
@@ -48,7 +47,7 @@ def freeze_group(result: Result, group: Group, request: FreezeGroup, call: int, 
         watch_candidates(result, group)
     elif group.frozen_until_ms is not None:
         record(result, group, GroupUnfrozen(request.reason))
-        _thaw(result, group, limits)
+        _thaw(result, group)
     result.reply(call, FreezeReply(frozen_until_ms=group.frozen_until_ms))
 
 
@@ -80,17 +79,17 @@ def watch_freeze(result: Result, group: Group, *, is_loaded: bool = False) -> No
     result.set_timer(TimerKind.THAW, group, "", group.frozen_until_ms)
 
 
-def on_thaw_timer(result: Result, group: Group, at_ms: int, limits: Limits) -> None:
+def on_thaw_timer(result: Result, group: Group, at_ms: int) -> None:
     """The time of a freeze is over, unless it was prolonged or ended meanwhile."""
     if group.frozen_until_ms == at_ms and not group.is_frozen(result.now_ms):
-        _thaw(result, group, limits)
+        _thaw(result, group)
 
 
-def _thaw(result: Result, group: Group, limits: Limits) -> None:
+def _thaw(result: Result, group: Group) -> None:
     trigger, group.held_back = group.held_back, None
     if trigger is not None and group.state is STABLE:
         reason = f"{trigger.reason}; held back until the freeze ended"
-        start_rebalance(result, group, limits, Trigger(trigger.cause, reason))
+        start_rebalance(result, group, Trigger(trigger.cause, reason))
         return
     ask_for_assignment(result, group)
     watch_candidates(result, group)
@@ -135,7 +134,7 @@ def _drain_refusal(group: Group, others: tuple[str, ...], request: DrainMember, 
 # --- quarantine -----------------------------------------------------------------------------------
 
 
-def quarantine_group(result: Result, group: Group, request: QuarantineGroup, call: int, limits: Limits) -> None:
+def quarantine_group(result: Result, group: Group, request: QuarantineGroup, call: int) -> None:
     """Change the rule, and release units."""
     refusal = _quarantine_refusal(group, request)
     if refusal:
@@ -150,7 +149,7 @@ def quarantine_group(result: Result, group: Group, request: QuarantineGroup, cal
     if (after_falls, max_units, release_after_ms) != former:
         record(result, group, QuarantineChanged(after_falls, max_units, release_after_ms, request.reason))
     if request.release:
-        release_units(result, group, tuple(dict.fromkeys(request.release)), request.reason, limits)
+        release_units(result, group, tuple(dict.fromkeys(request.release)), request.reason)
     units = group.quarantine.names
     result.reply(call, QuarantineReply(ErrorCode.NONE, "", after_falls, max_units, release_after_ms, units))
 
@@ -161,19 +160,19 @@ def watch_quarantine(result: Result, group: Group) -> None:
         result.set_timer(TimerKind.RELEASE, group, "", max(until_ms, result.now_ms + 1))
 
 
-def on_release_timer(result: Result, group: Group, limits: Limits) -> None:
+def on_release_timer(result: Result, group: Group) -> None:
     """The time of some units is over, unless an administrator has released them."""
     due = [unit for unit, until_ms in group.quarantine.units if until_ms and until_ms <= result.now_ms]
     if due:
-        release_units(result, group, due, "their time in quarantine is over", limits)
+        release_units(result, group, due, "their time in quarantine is over")
 
 
-def release_units(result: Result, group: Group, units: Collection[str], reason: str, limits: Limits) -> None:
+def release_units(result: Result, group: Group, units: Collection[str], reason: str) -> None:
     """Members may own them again, by a rebalance: nobody else asks for one, if no count of partitions changes."""
     record(result, group, UnitsReleased(tuple(units), reason))
     trigger = Trigger(Cause.UNITS_RELEASED, f"{', '.join(units)} released from quarantine")
     if group.state in (STABLE, COMPLETING_REBALANCE) and not hold_back(result, group, trigger):
-        start_rebalance(result, group, limits, trigger)
+        start_rebalance(result, group, trigger)
 
 
 def _quarantine_refusal(group: Group, request: QuarantineGroup) -> str:

@@ -46,7 +46,7 @@ def check_commit(group: Group, request: CommitOffsets) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is COMPLETING_REBALANCE else _NONE
 
 
-def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: int, limits: Limits) -> None:
+def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: int) -> None:
     """Record progress and renew the session. One partition's bad metadata does not spoil the others."""
     error = check_commit(group, request)
     if error is not _NONE:
@@ -58,7 +58,7 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
         report_fenced(result, group, "commit", error, request.member_id, instance_id, request.generation_id)
         return
     answers, accepted = [], []
-    most_chars = limits.offset_metadata_max_chars
+    most_chars = result.limits.offset_metadata_max_chars
     for o in request.offsets:
         topic, partition, metadata, expires_at_ms = o.topic, o.partition, o.metadata, o.retention_time_ms
         if len(metadata) > most_chars:
@@ -87,14 +87,14 @@ def fetch_offsets(group: Group, request: FetchOffsets) -> FetchReply:
     return FetchReply(offsets=tuple(_fetched(group, key) for key in keys))
 
 
-def forget_topic(result: Result, group: Group, topic: str, limits: Limits) -> bool:
+def forget_topic(result: Result, group: Group, topic: str) -> bool:
     """Delete the group's progress in a topic and release its quarantined units. Whether there was any progress."""
     partitions = tuple(key for key in group.offsets if key[0] == topic)
     if partitions:
         record(result, group, OffsetsDeleted(partitions, TOPIC_DELETED))
     units = tuple(unit for unit in group.quarantine.names if unit.rpartition("/")[0] == topic)
     if units:
-        release_units(result, group, units, TOPIC_DELETED, limits)
+        release_units(result, group, units, TOPIC_DELETED)
     return bool(partitions)
 
 

@@ -69,7 +69,6 @@ from rota.core.group.succession import (
 )
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     HeartbeatReply,
     JoinedMember,
@@ -91,25 +90,23 @@ LEADERLESS_WAIT_MS = 100
 """Minimum wait in a group without a possible leader: its members may have joined with no timeout at all."""
 
 
-def rebalance_or_complete(result: Result, group: Group, limits: Limits, trigger: Trigger) -> None:
+def rebalance_or_complete(result: Result, group: Group, trigger: Trigger) -> None:
     """After a member joined or left: start a join phase, or complete the running one if all have joined."""
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
     else:
-        start_rebalance(result, group, limits, trigger)
+        start_rebalance(result, group, trigger)
 
 
-def replace_departed(result: Result, group: Group, limits: Limits, trigger: Trigger) -> None:
+def replace_departed(result: Result, group: Group, trigger: Trigger) -> None:
     """Members have left a generation, or expired: their standbys are promoted, or the others join anew."""
     if promote_standbys(result, group, trigger):
         release_heartbeats(result, group)
     else:
-        start_rebalance(result, group, limits, trigger)
+        start_rebalance(result, group, trigger)
 
 
-def start_rebalance(
-    result: Result, group: Group, limits: Limits, trigger: Trigger, parked_syncs: SyncReply | None = None
-) -> None:
+def start_rebalance(result: Result, group: Group, trigger: Trigger, parked_syncs: SyncReply | None = None) -> None:
     """Enter the join phase. From Empty it lasts the initial delay, so that a fleet starts in one generation."""
     fail_parked_syncs(result, group, parked_syncs or SyncReply(REBALANCE_IN_PROGRESS, detail=trigger.reason))
     group.sync_deadline_ms = None
@@ -119,7 +116,7 @@ def start_rebalance(
     if not elects_at_once:
         release_heartbeats(result, group)
     if group.initial:
-        _start_initial_delay(result, group, limits)
+        _start_initial_delay(result, group)
     elif group.all_joined():
         complete_join(result, group)
     elif elects_at_once:
@@ -156,7 +153,7 @@ def _release_those_taken_along(result: Result, group: Group) -> None:
             member.heartbeat_call = None
 
 
-def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call: int, limits: Limits) -> None:
+def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call: int) -> None:
     """An administrator has the group agree anew, by another leader where `step_down` asks so. Not in Kafka.
 
     It starts a join phase, or goes along with the one that is under way; no member is removed by it.
@@ -186,7 +183,7 @@ def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call:
     elif request.step_down:
         group.passed_over = leader_id
     if group.state is not PREPARING_REBALANCE:
-        start_rebalance(result, group, limits, Trigger(cause, asked))
+        start_rebalance(result, group, Trigger(cause, asked))
     result.reply(call, RebalanceReply(generation_id=group.generation_id))
 
 
@@ -223,7 +220,6 @@ def raise_generation(
     result: Result,
     group: Group,
     generation_id: int,
-    limits: Limits,
     reason: str,
     lost: tuple[tuple[str, int, int], ...] = (),
 ) -> None:
@@ -233,7 +229,7 @@ def raise_generation(
     """
     record(result, group, GenerationRaised(generation_id, group.generation_id, lost, reason))
     if group.state in (STABLE, COMPLETING_REBALANCE):
-        start_rebalance(result, group, limits, Trigger(Cause.GENERATION_RAISED, reason))
+        start_rebalance(result, group, Trigger(Cause.GENERATION_RAISED, reason))
 
 
 def maybe_complete_join(result: Result, group: Group) -> None:
@@ -242,13 +238,13 @@ def maybe_complete_join(result: Result, group: Group) -> None:
         complete_join(result, group)
 
 
-def on_join_timer(result: Result, group: Group, limits: Limits, at_ms: int) -> None:
+def on_join_timer(result: Result, group: Group, at_ms: int) -> None:
     """The initial delay or the rebalance timeout ran out."""
     if group.join_deadline_ms != at_ms or group.state is not PREPARING_REBALANCE:
         return
     group.join_deadline_ms = None
     if group.initial and group.newcomer_arrived and group.join_remaining_ms > 0:
-        _extend_initial_delay(result, group, limits)
+        _extend_initial_delay(result, group)
     else:
         complete_join(result, group)
 
@@ -347,16 +343,16 @@ def fail_parked_syncs(result: Result, group: Group, reply: SyncReply) -> None:
                 start_session(result, group, member)
 
 
-def _start_initial_delay(result: Result, group: Group, limits: Limits) -> None:
-    delay_ms = limits.initial_rebalance_delay_ms
+def _start_initial_delay(result: Result, group: Group) -> None:
+    delay_ms = result.limits.initial_rebalance_delay_ms
     group.newcomer_arrived = False
     group.join_remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
     _set_join_timer(result, group, delay_ms)
 
 
-def _extend_initial_delay(result: Result, group: Group, limits: Limits) -> None:
+def _extend_initial_delay(result: Result, group: Group) -> None:
     """Newcomers keep arriving: wait for min(delay, what remains), and charge it to what remains (§8.1)."""
-    delay_ms = min(limits.initial_rebalance_delay_ms, group.join_remaining_ms)
+    delay_ms = min(result.limits.initial_rebalance_delay_ms, group.join_remaining_ms)
     group.newcomer_arrived = False
     group.join_remaining_ms = max(group.join_remaining_ms - delay_ms, 0)
     _set_join_timer(result, group, delay_ms)
@@ -427,14 +423,14 @@ def _answer_joins(result: Result, group: Group, *, is_served: bool) -> None:
 # --- leaves and removals (protocol.md §3) ---------------------------------------------------------
 
 
-def leave_group(result: Result, group: Group, request: LeaveGroup, call: int, limits: Limits) -> None:
+def leave_group(result: Result, group: Group, request: LeaveGroup, call: int) -> None:
     """Remove the members, answer with an error for ids that are none, then have the others rebalance, once."""
     members_before = len(group.members)
     pending_before = len(group.pending)
     answers = tuple(_leave(result, group, member, request) for member in request.members)
     left = [each for each, a in zip(request.members, answers, strict=True) if a.error is ErrorCode.NONE]
     if len(group.members) < members_before:
-        _after_departure(result, group, limits, left, by_admin=request.by_admin)
+        _after_departure(result, group, left, by_admin=request.by_admin)
     elif len(group.pending) < pending_before:
         # A pending id was never in the generation: its going only ends the wait for it (§9).
         maybe_complete_join(result, group)
@@ -497,9 +493,7 @@ def _cause(leaving: LeavingMember, *, by_admin: bool) -> Cause:
     return Cause.UNIT_FAILED if leaving.failed_unit else Cause.MEMBER_LEFT
 
 
-def _after_departure(
-    result: Result, group: Group, limits: Limits, left: list[LeavingMember], *, by_admin: bool
-) -> None:
+def _after_departure(result: Result, group: Group, left: list[LeavingMember], *, by_admin: bool) -> None:
     gone, failed_unit = [each.member_id or each.group_instance_id or "" for each in left], left[0].failed_unit
     verb = "was removed" if by_admin else f"left: its work on {failed_unit} failed" if failed_unit else "left"
     reason = f"{', '.join(gone[:3])}{' and others' if len(gone) > 3 else ''} {verb}"
@@ -507,7 +501,7 @@ def _after_departure(
     if group.state is PREPARING_REBALANCE:
         maybe_complete_join(result, group)
     elif group.members:
-        replace_departed(result, group, limits, trigger)
+        replace_departed(result, group, trigger)
     else:
         assert group.state is not EMPTY
         empty_group(result, group, trigger)
@@ -529,7 +523,7 @@ def removes_members(group: Group, timer: Timer, now_ms: int) -> bool:
             return False
 
 
-def on_session_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
+def on_session_timer(result: Result, group: Group, timer: Timer) -> None:
     """Expire the member, unless it has shown since that it lives."""
     member = member_to_expire(result, group, timer)
     if member is None:
@@ -541,16 +535,16 @@ def on_session_timer(result: Result, group: Group, timer: Timer, limits: Limits)
     note_fall(result, group, member, Cause.MEMBER_EXPIRED, silent)
     gone = MemberExpired(member_id, instance_id, silent, Cause.MEMBER_EXPIRED)
     record(result, group, gone)
-    _after_expiry(result, group, limits, trigger_of(gone))
+    _after_expiry(result, group, trigger_of(gone))
 
 
-def _after_expiry(result: Result, group: Group, limits: Limits, trigger: Trigger) -> None:
+def _after_expiry(result: Result, group: Group, trigger: Trigger) -> None:
     """Unlike a leave, an expiry may end the initial delay early: so does Kafka."""
     if group.state is PREPARING_REBALANCE:
         if group.all_joined():
             complete_join(result, group)
     elif group.members:
-        replace_departed(result, group, limits, trigger)
+        replace_departed(result, group, trigger)
     else:
         empty_group(result, group, trigger)
 
@@ -564,7 +558,7 @@ def on_pending_timer(result: Result, group: Group, timer: Timer) -> None:
         complete_join(result, group)
 
 
-def on_sync_timer(result: Result, group: Group, timer: Timer, limits: Limits) -> None:
+def on_sync_timer(result: Result, group: Group, timer: Timer) -> None:
     """The rebalance timeout after the join phase ran out: members that have not synced are removed, static or not."""
     if group.sync_deadline_ms != timer.at_ms:
         return
@@ -579,4 +573,4 @@ def on_sync_timer(result: Result, group: Group, timer: Timer, limits: Limits) ->
         return
     reason = f"{len(late)} of the members did not sync within the rebalance timeout"
     by = late[0] if len(late) == 1 else ""
-    _after_expiry(result, group, limits, Trigger(Cause.SYNC_TIMEOUT, reason, by))
+    _after_expiry(result, group, Trigger(Cause.SYNC_TIMEOUT, reason, by))

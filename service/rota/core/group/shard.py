@@ -148,7 +148,7 @@ class Shard(ShardState):
 
     def handle(self, request: Request, call: int, now_ms: int) -> Result:
         """Decide one request at `now_ms`. The reply is in the result, or parked under `call`."""
-        result = Result(now_ms, self.seen)
+        result = Result(now_ms, self.limits, self.seen)
         match request:
             case Heartbeat():
                 group = self.groups.get((request.namespace, request.group_id))
@@ -165,7 +165,7 @@ class Shard(ShardState):
                 if group is None:
                     result.reply(call, SyncReply(_missing(request)))
                 else:
-                    sync_group(result, group, request, call, self.limits)
+                    sync_group(result, group, request, call)
             case HeartbeatMany():
                 group = self._group(request)
                 if group is None:
@@ -187,23 +187,23 @@ class Shard(ShardState):
 
     def on_timer(self, timer: Timer, now_ms: int) -> Result:
         """A timer that an earlier result set has fired; stale ones do nothing."""
-        result = Result(now_ms, self.seen)
+        result = Result(now_ms, self.limits, self.seen)
         group = self.groups.get((timer.namespace, timer.group_id))
         if group is None:
             return result
         match timer.kind:
             case TimerKind.SESSION:
-                on_session_timer(result, group, timer, self.limits)
+                on_session_timer(result, group, timer)
             case TimerKind.JOIN:
-                on_join_timer(result, group, self.limits, timer.at_ms)
+                on_join_timer(result, group, timer.at_ms)
             case TimerKind.SYNC:
-                on_sync_timer(result, group, timer, self.limits)
+                on_sync_timer(result, group, timer)
             case TimerKind.PENDING:
                 on_pending_timer(result, group, timer)
             case TimerKind.THAW:
-                on_thaw_timer(result, group, timer.at_ms, self.limits)
+                on_thaw_timer(result, group, timer.at_ms)
             case TimerKind.RELEASE:
-                on_release_timer(result, group, self.limits)
+                on_release_timer(result, group)
             case TimerKind.PREEMPT:
                 on_preempt_timer(result, group, timer.at_ms)
             case TimerKind.ASSIGN:
@@ -216,7 +216,7 @@ class Shard(ShardState):
 
         Does nothing when the call is not parked any more.
         """
-        result = Result(now_ms, self.seen)
+        result = Result(now_ms, self.limits, self.seen)
         group = self._group(request)
         member = _parked_member(group, request, call) if group is not None else None
         if group is not None and member is not None:
@@ -229,7 +229,7 @@ class Shard(ShardState):
         A group is kept for a retention after it became Empty, so that operators can still ask why it has no members.
         The retention ends at `empty_since_ms`: progress may have been committed past us from then on.
         """
-        result = Result(now_ms, self.seen)
+        result = Result(now_ms, self.limits, self.seen)
         gone, kept = 0, list[Group]()
         until_ms = now_ms + 1 if empty_since_ms is None else empty_since_ms
         retention_ms = self.limits.empty_group_retention_ms
@@ -260,7 +260,7 @@ class Shard(ShardState):
         To be called while none of this shard's writes is in flight: then everything that does not wait to be written is
         in the store as memory says, or was overwritten there by one of `commits`.
         """
-        result = Result(now_ms, self.seen)
+        result = Result(now_ms, self.limits, self.seen)
         take_in(result, self.groups, commits)
         self._taken_in.update((commit.side_id, commit) for commit in commits)
         self._note_dirty(result)
@@ -280,7 +280,7 @@ class Shard(ShardState):
         reason = f"the store went back: no generation up to {floor} is granted"
         for group in list(self.groups.values()):
             if group.generation_id < floor and group.state is not EMPTY:
-                raise_generation(result, group, floor, self.limits, reason, lost.get(group.key, ()))
+                raise_generation(result, group, floor, reason, lost.get(group.key, ()))
         self._note_dirty(result)
 
     # --- assigning for the members ----------------------------------------------------------------
@@ -301,8 +301,8 @@ class Shard(ShardState):
 
     def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str, now_ms: int) -> Result:
         """Take in the assignments that were computed, or why they could not be. Late ones do nothing."""
-        result = Result(now_ms, self.seen)
-        finish_job(result, self.groups.get((job.namespace, job.group_id)), job, outcome, self.limits)
+        result = Result(now_ms, self.limits, self.seen)
+        finish_job(result, self.groups.get((job.namespace, job.group_id)), job, outcome)
         self._note_dirty(result)
         return result
 
@@ -313,7 +313,7 @@ class Shard(ShardState):
     ) -> Result:
         """Note from here on which members send heartbeats. See `shorten_sessions`."""
         self.seen = {}
-        result = Result(now_ms)
+        result = Result(now_ms, self.limits)
         shorten_sessions(result, self.groups.values(), seen_ms_ago, grace_ms, unknown_ms_ago)
         return result
 
@@ -355,7 +355,7 @@ class Shard(ShardState):
         """
         shard = cls(image.shard_id, limits)
         shard.fill(image)
-        result = Result(now_ms)
+        result = Result(now_ms, limits)
         for group in shard.groups.values():
             _resume(result, group)
         return shard, result
@@ -378,8 +378,8 @@ class Shard(ShardState):
             return
         # A refused newcomer leaves no Empty group behind (protocol.md §9): the group is kept from here on.
         self.groups[key] = group
-        pass_generations(result, group, request, self.generation_floor, self.limits)
-        join_group(result, group, request, call, self.limits)
+        pass_generations(result, group, request, self.generation_floor)
+        join_group(result, group, request, call)
 
     def _check_join_request(self, request: JoinGroup) -> JoinReply | None:
         if not request.group_id:
@@ -393,7 +393,7 @@ class Shard(ShardState):
     def _leave(self, result: Result, request: LeaveGroup, call: int) -> None:
         group = self._group(request)
         if group is not None:
-            leave_group(result, group, request, call, self.limits)
+            leave_group(result, group, request, call)
             return
         if request.by_admin or not request.group_id:
             result.reply(call, self._no_group(request))
@@ -410,7 +410,7 @@ class Shard(ShardState):
         if group is None:
             result.reply(call, self._no_group(request))
         else:
-            commit_offsets(result, group, request, call, self.limits)
+            commit_offsets(result, group, request, call)
 
     def _administer(self, result: Result, request: Request, call: int) -> None:
         match request:
@@ -448,11 +448,11 @@ class Shard(ShardState):
             case DeleteGroup():
                 result.reply(call, self._delete_group(result, group, request))
             case RebalanceGroup():
-                force_rebalance(result, group, request, call, self.limits)
+                force_rebalance(result, group, request, call)
             case FreezeGroup():
-                freeze_group(result, group, request, call, self.limits)
+                freeze_group(result, group, request, call)
             case QuarantineGroup():
-                quarantine_group(result, group, request, call, self.limits)
+                quarantine_group(result, group, request, call)
             case DrainMember():
                 drain_member(result, group, request, call)
             case DeleteOffsets():
@@ -520,7 +520,7 @@ class Shard(ShardState):
         if former is not None and former.topic_id >= topic_id:
             return 0
         of_namespace = [group for group in self.groups.values() if group.namespace == namespace]
-        groups = sum(forget_topic(result, group, request.topic, self.limits) for group in of_namespace)
+        groups = sum(forget_topic(result, group, request.topic) for group in of_namespace)
         self._record_topic(result, namespace, TopicChanged(request.topic, 0, (), reason, topic_id))
         return groups
 

@@ -67,6 +67,7 @@ from rota.core.group.records import (
 from rota.core.group.rows import NO_QUARANTINE, GroupRow, MemberImage, MemberRow, OffsetRow, Quarantine, TopicRow
 from rota.core.types import Departed
 from rota.protocol.fencing_token import LAST_TAKEOVER, fencing_token
+from rota.protocol.limits import Limits
 from rota.protocol.messages import NO_GENERATION, Reply
 
 
@@ -638,11 +639,12 @@ class Result:
     log of the process, empty where there is none.
     """
 
-    __slots__ = ("now_ms", "reason", "records", "replies", "seen", "timers", "warning")
+    __slots__ = ("limits", "now_ms", "reason", "records", "replies", "seen", "timers", "warning")
 
-    def __init__(self, now_ms: int, seen: dict[Member, Group] | None = None) -> None:
+    def __init__(self, now_ms: int, limits: Limits, seen: dict[Member, Group] | None = None) -> None:
         # Written out: one is made for each heartbeat, and a dataclass with default factories takes half as long again.
         self.now_ms = now_ms
+        self.limits = limits
         self.seen = seen
         self.records: list[Entry] = []
         self.timers: list[Timer] = []

@@ -36,12 +36,11 @@ from rota.core.group.state import Group, GroupState, Member, Result, record
 from rota.core.group.succession import note_fetched, watch_candidates
 from rota.protocol.causes import MEMBER_ENDS, Cause
 from rota.protocol.errors import ErrorCode
-from rota.protocol.limits import Limits
 from rota.protocol.messages import SyncGroup, SyncReply
 from rota.protocol.texts import ERROR_MAX_CHARS, TOPICS_CHANGED, shortened
 
 
-def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limits: Limits) -> None:
+def sync_group(result: Result, group: Group, request: SyncGroup, call: int) -> None:
     """Park a follower until the leader's sync, or answer from the stored assignment."""
     refusal = _check(group, request)
     if refusal is not None:
@@ -59,13 +58,13 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int, limi
         case _ if request.leader_error is not None and not leads:
             result.reply(call, SyncReply(ErrorCode.INVALID_REQUEST, detail="only the leader may send an error"))
         case _ if request.leader_error is not None:
-            _fail_assignment(result, group, member, request.leader_error, call, limits)
+            _fail_assignment(result, group, member, request.leader_error, call)
         case GroupState.COMPLETING_REBALANCE:
             _park(result, group, member, call)
             if leads:
                 _store_assignment(result, group, request)
         case GroupState.STABLE if leads and _is_resync(member, request):
-            _resync(result, group, member, request, call, limits)
+            _resync(result, group, member, request, call)
         case GroupState.STABLE:
             mark_synced(group, member)
             member.skip_assignment = False
@@ -144,7 +143,7 @@ def answer_syncs(result: Result, group: Group) -> None:
     start_sessions(result, group, answered)
 
 
-def _fail_assignment(result: Result, group: Group, leader: Member, error: str, call: int, limits: Limits) -> None:
+def _fail_assignment(result: Result, group: Group, leader: Member, error: str, call: int) -> None:
     """The leader cannot assign, or not assign anew: the generation fails for all members, with the leader's message."""
     reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
     result.reply(call, reply)
@@ -154,7 +153,7 @@ def _fail_assignment(result: Result, group: Group, leader: Member, error: str, c
         return
     record(result, group, AssignmentFailed(group.generation_id, leader.member_id, error))
     start_session(result, group, leader)
-    start_rebalance(result, group, limits, trigger, parked_syncs=reply)
+    start_rebalance(result, group, trigger, parked_syncs=reply)
 
 
 def _is_resync(member: Member, request: SyncGroup) -> bool:
@@ -165,7 +164,7 @@ def _is_resync(member: Member, request: SyncGroup) -> bool:
     return bool(request.assignments) and not member.skip_assignment
 
 
-def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, call: int, limits: Limits) -> None:
+def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, call: int) -> None:
     given = leave_out(group, dict(request.assignments))
     # A retry, because the first answer was lost: nothing changes.
     if all(given.get(m.member_id, b"") == m.assignment for m in group.members.values()):
@@ -184,7 +183,7 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
         reason = f"leader {leader.member_id} joined again, and may not know of its first assignment"
     if reason:
         result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
-        start_rebalance(result, group, limits, Trigger(Cause.ASSIGNMENT_OUTDATED, reason, leader.member_id))
+        start_rebalance(result, group, Trigger(Cause.ASSIGNMENT_OUTDATED, reason, leader.member_id))
         return
     changes = describe_topic_changes(group, {m: given.get(m, b"") for m in group.members})
     clear_handed_over(result, group, given)
@@ -214,9 +213,7 @@ def _synced(
 # --- when the server assigns ------------------------------------------------------------------
 
 
-def finish_job(
-    result: Result, group: Group | None, job: AssignmentJob, outcome: Mapping[str, bytes] | str, limits: Limits
-) -> None:
+def finish_job(result: Result, group: Group | None, job: AssignmentJob, outcome: Mapping[str, bytes] | str) -> None:
     """Take in the assignments, or why there are none. They count only for the group that they were computed for.
 
     A Stable group with changed topics is resynced: the generation is raised, and members fetch their new shares.
@@ -229,7 +226,7 @@ def finish_job(
         outcome = leave_out(group, outcome)
     match group.state, outcome:
         case GroupState.COMPLETING_REBALANCE, str():
-            _fail_job(result, group, outcome, limits)
+            _fail_job(result, group, outcome)
         case GroupState.COMPLETING_REBALANCE, Mapping():
             record_assignment(result, group, outcome, resync=False)
             answer_syncs(result, group)
@@ -237,7 +234,7 @@ def finish_job(
         case GroupState.STABLE, Mapping() if group.is_frozen(result.now_ms):
             pass  # It is asked again when the freeze ends.
         case GroupState.STABLE, Mapping() if _takes_away(group, job, outcome):
-            start_rebalance(result, group, limits, _reassigns(group, outcome, result.now_ms))
+            start_rebalance(result, group, _reassigns(group, outcome, result.now_ms))
         case GroupState.STABLE, Mapping() if _differs(group, outcome):
             record_assignment(result, group, outcome, resync=True)
             release_heartbeats(result, group)
@@ -270,10 +267,10 @@ def _differs(group: Group, assignments: Mapping[str, bytes]) -> bool:
     return any(assignments.get(member_id, b"") != member.assignment for member_id, member in group.members.items())
 
 
-def _fail_job(result: Result, group: Group, error: str, limits: Limits) -> None:
+def _fail_job(result: Result, group: Group, error: str) -> None:
     """As if the leader had sent an error: parked syncs are answered with it, and all members join again."""
     error = shortened(error, ERROR_MAX_CHARS)  # A strategy of a plug-in may say anything.
     record(result, group, AssignmentFailed(group.generation_id, group.leader_id or "", error))
     reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
     trigger = Trigger(Cause.ASSIGNMENT_FAILED, f"the server could not assign: {error}")
-    start_rebalance(result, group, limits, trigger, parked_syncs=reply)
+    start_rebalance(result, group, trigger, parked_syncs=reply)

@@ -324,7 +324,7 @@ class OwnedShard:
         """Another replica has found that the store went back, and has raised the floor of this shard."""
         if self._is_mute(now) or floor <= self.shard.generation_floor:
             return NOTHING
-        result = Result(now.wall_ms, self.shard.seen)
+        result = Result(now.wall_ms, self.shard.limits, self.shard.seen)
         self.shard.raise_generations(result, floor, {})
         return self._take(result, now)
 
@@ -336,7 +336,7 @@ class OwnedShard:
         may_answer, self.is_closed = self.may_answer(now), True
         if not may_answer:
             return NOTHING
-        result = Result(now.wall_ms)
+        result = Result(now.wall_ms, self.shard.limits)
         released = ShardReleased(self._replica_id, self.claim.epoch, reason)
         result.records.append(Entry("", "", 0, now.wall_ms, released))
         return self._take(result, now)
