@@ -11,7 +11,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from rota.core.group.records import RECORD_KINDS, decode_entry, payload_of
-from rota.core.group.shard_state import ShardState
+from rota.core.group.shard import ShardState
 from rota.core.group.state import Group
 from rota.pipeline.batches import Batches, progress_of, start
 from rota.pipeline.failures import LakeBusy, LakeRefused, LinesMissing, WrongIncarnation, failure_of

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from rota.core.group.rows import ShardImage
-from rota.core.group.shard_state import ShardState
+from rota.core.group.shard import ShardState
 from rota.core.group.state import Group
 
 

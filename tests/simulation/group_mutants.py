@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from rota.core.group import describe, join, offsets, rebalance, sessions, shard, shard_state, state, sync
+from rota.core.group import describe, join, offsets, rebalance, sessions, shard, state, sync
 from rota.core.group.records import (
     AssignmentSynced,
     GenerationCompleted,
@@ -253,12 +253,12 @@ def takeovers_are_counted_on_in_the_next_generation(patch: Patch) -> None:
 @mutant
 def a_takeover_is_forgotten_with_its_owner(patch: Patch) -> None:
     """S7d, S14: a new owner counts the takeovers of a generation from zero, so it gives a token twice."""
-    original = shard_state.ShardState._fill_group
+    original = shard.ShardState._fill_group
 
     def fill(self: Any, row: Any) -> None:
         original(self, replace(row, takeovers=0))
 
-    patch(shard_state.ShardState, "_fill_group", fill)
+    patch(shard.ShardState, "_fill_group", fill)
 
 
 # --- sessions -----------------------------------------------------------------------------------------
@@ -321,14 +321,14 @@ def generation_not_bumped(patch: Patch) -> None:
 @mutant
 def generation_not_persisted(patch: Patch) -> None:
     """S14: the new generation is in the journal but not in the rows."""
-    original = shard_state._group_rows
+    original = shard._group_rows
 
     def group_rows(group: Any, changes: RowChanges) -> None:
         if group.state is COMPLETING_REBALANCE:
             group.dirty = False
         original(group, changes)
 
-    patch(shard_state, "_group_rows", group_rows)
+    patch(shard, "_group_rows", group_rows)
 
 
 @mutant

@@ -12,7 +12,7 @@ from rota.core.group.records import (
     OffsetsDeleted,
     RebalanceStarted,
 )
-from rota.core.group.shard_state import ShardState
+from rota.core.group.shard import ShardState
 from rota.core.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.core.group.records import Entry, decode_entry
 from rota.core.group.rows import ShardImage, SideCommit
-from rota.core.group.shard_state import ShardState
+from rota.core.group.shard import ShardState
 from rota.core.replica.owned_shard import Batch
 from rota.core.replica.ports import (
     Floor,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rota.core.group import records as r
 from rota.core.group.records import TELLING, decode_entry, has_cause, wrong_cause
 from rota.core.group.sessions import is_in_generation
-from rota.core.group.shard_state import ShardState
+from rota.core.group.shard import ShardState
 from rota.core.group.state import COMPLETING_REBALANCE, STABLE
 from rota.pipeline.tables import Line
 

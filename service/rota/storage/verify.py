@@ -18,7 +18,7 @@ from rota.core.group.records import (
     decode_entry,
 )
 from rota.core.group.rows import GroupRow, MemberRow, OffsetRow, ShardImage, SideCommit, TopicRow
-from rota.core.group.shard_state import ShardState
+from rota.core.group.shard import ShardState
 from rota.core.replica.ports import JournalEvent
 from rota.protocol.ids import NO_SHARD
 from rota.storage.errors import store_errors

@@ -335,6 +335,9 @@ class ShardReleased(Fact, frozen=True):
     reason: str
 
 
+Maintenance = (
+    GroupFrozen | GroupUnfrozen | LeaveGranted | QuarantineChanged | UnitsSuspected | UnitsQuarantined | UnitsReleased
+)
 MemberGone = MemberLeft | MemberExpired | MemberRemoved
 MemberEnd = MemberGone | MemberFenced
 """Those of `rota.protocol.causes.MEMBER_ENDS`."""
@@ -355,13 +358,7 @@ Record = (
     | RequestFenced
     | SessionStats
     | GenerationRaised
-    | GroupFrozen
-    | GroupUnfrozen
-    | LeaveGranted
-    | QuarantineChanged
-    | UnitsSuspected
-    | UnitsQuarantined
-    | UnitsReleased
+    | Maintenance
     | GroupEmptied
     | GroupDeleted
     | TopicChanged

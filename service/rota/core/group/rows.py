@@ -63,12 +63,12 @@ class GroupRow:
     generation_id: int
     join_generation_id: int
     """The generation of the last join phase; resyncs count up from it."""
-    protocol_type: str | None
-    protocol_name: str | None
-    leader_id: str | None
-    state_since_ms: int
-    rebalance_reason: str
-    rebalance_by: str
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader_id: str | None = None
+    state_since_ms: int = 0
+    rebalance_reason: str = ""
+    rebalance_by: str = ""
     takeovers: int = 0
     """How many static members of this generation another member id has taken over since it began."""
     rebalance_cause: str = ""

@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from rota.core.group.records import (
     AssignmentFailed,
@@ -42,8 +42,8 @@ from rota.core.group.records import (
     GroupEmptied,
     GroupFrozen,
     GroupUnfrozen,
-    LeaderChanged,
     LeaveGranted,
+    Maintenance,
     MemberExpired,
     MemberFenced,
     MemberGone,
@@ -56,8 +56,6 @@ from rota.core.group.records import (
     QuarantineChanged,
     RebalanceStarted,
     Record,
-    RequestFenced,
-    SessionStats,
     Trigger,
     UnitsQuarantined,
     UnitsReleased,
@@ -542,20 +540,6 @@ class Group:
         )
         self.dirty = True
 
-    def settle_maintenance(self) -> None:
-        """Let the row say whether the group is frozen, which members may leave, and which units are in quarantine."""
-        if self.settled is not None:
-            leaving = tuple(self.leaving.items())
-            until_ms, reason = self.frozen_until_ms, self.frozen_reason
-            self.settled = replace(
-                self.settled,
-                frozen_until_ms=until_ms,
-                frozen_reason=reason,
-                leaving=leaving,
-                quarantine=self.quarantine,
-            )
-            self.dirty = True
-
     def settle_trigger(self, cause: str, reason: str, by: str) -> None:
         """Let the row say this of the last rebalance; what the group itself says of the one under way stays."""
         assert self.settled is not None
@@ -576,20 +560,28 @@ class Group:
                 self.update(member, member.settled)
         last = next(reversed(self.members.values()), None)
         self.next_position = last.position + 1 if last is not None else 0
-        row = self.settled
+        self.resume(self.settled)
+
+    def resume(self, row: GroupRow) -> None:
+        """Take all facts from the row. If the generation's leader has gone, the earliest member follows it."""
+        self.settled = row
         self.state = GroupState(row.state)
+        self.assigned_generation_id = row.generation_id if self.state is STABLE else None
+        self.generation_id = row.generation_id
+        self.join_generation_id = row.join_generation_id
+        self.takeovers = row.takeovers
         self.state_since_ms = row.state_since_ms
         self.protocol_type = row.protocol_type
         self.protocol_name = row.protocol_name
-        self.resume_leader(row)
+        self.generation_leader_id = row.leader_id
+        self.leader_id = row.leader_id or next(iter(self.members), None)
         self.rebalance_reason = row.rebalance_reason
         self.rebalance_by = row.rebalance_by
         self.rebalance_cause = row.rebalance_cause
-
-    def resume_leader(self, row: GroupRow) -> None:
-        """The leader as a new owner knows it: the generation's, and the earliest member to follow it if it has gone."""
-        self.generation_leader_id = row.leader_id
-        self.leader_id = row.leader_id or next(iter(self.members), None)
+        self.frozen_until_ms = row.frozen_until_ms
+        self.frozen_reason = row.frozen_reason
+        self.leaving = dict(row.leaving)
+        self.quarantine = row.quarantine
 
     def member_row(self, member: Member) -> MemberRow:
         assert member.settled is not None
@@ -666,8 +658,10 @@ class Result:
 
 
 def apply(group: Group, record: Record, at_ms: int) -> None:
-    """Change `group` as `record` says. Records of a shard or a topic are not a group's business."""
-    _APPLY[type(record)](group, record, at_ms)
+    """Change `group` as `record` says. A record without a function here is for readers of the journal."""
+    fold = _APPLY.get(type(record))
+    if fold is not None:
+        fold(group, record, at_ms)
 
 
 def record(result: Result, group: Group, fact: Record) -> None:
@@ -761,10 +755,6 @@ def _generation_raised(group: Group, record: GenerationRaised, _at_ms: int) -> N
         group.settle(EMPTY if group.settled.state == EMPTY else PREPARING_REBALANCE)
 
 
-def _leader_changed(_group: Group, _record: LeaderChanged, _at_ms: int) -> None:
-    """The generation's own record has moved the leader."""
-
-
 def _assignment_synced(group: Group, record: AssignmentSynced, at_ms: int) -> None:
     if record.resync:
         group.begin_generation(record.generation_id)
@@ -787,44 +777,37 @@ def _assignment_failed(group: Group, _record: AssignmentFailed, _at_ms: int) -> 
     group.settle(PREPARING_REBALANCE)
 
 
-def _group_frozen(group: Group, record: GroupFrozen, _at_ms: int) -> None:
-    group.frozen_until_ms, group.frozen_reason = record.until_ms, record.reason
-    group.settle_maintenance()
-
-
-def _group_unfrozen(group: Group, _record: GroupUnfrozen, _at_ms: int) -> None:
-    group.frozen_until_ms, group.frozen_reason = None, ""
-    group.settle_maintenance()
-
-
-def _leave_granted(group: Group, record: LeaveGranted, at_ms: int) -> None:
-    group.leaving = {**group.leaving_at(at_ms), record.member_id: record.until_ms}
-    group.settle_maintenance()
-
-
-def _quarantine_changed(group: Group, record: QuarantineChanged, _at_ms: int) -> None:
-    former = group.quarantine
-    suspects = former.suspects if record.after_falls else ()
-    group.quarantine = Quarantine(record.after_falls, record.max_units, record.release_after_ms, suspects, former.units)
-    group.settle_maintenance()
-
-
-def _units_suspected(group: Group, record: UnitsSuspected, _at_ms: int) -> None:
-    group.quarantine = replace(group.quarantine, suspects=record.suspects)
-    group.settle_maintenance()
-
-
-def _units_quarantined(group: Group, record: UnitsQuarantined, _at_ms: int) -> None:
-    suspects = tuple(each for each in group.quarantine.suspects if each[0] not in record.units)
-    units = (*group.quarantine.units, *((unit, record.until_ms) for unit in record.units))
-    group.quarantine = replace(group.quarantine, suspects=suspects, units=units)
-    group.settle_maintenance()
-
-
-def _units_released(group: Group, record: UnitsReleased, _at_ms: int) -> None:
-    units = tuple(each for each in group.quarantine.units if each[0] not in record.units)
-    group.quarantine = replace(group.quarantine, units=units)
-    group.settle_maintenance()
+def _maintained(group: Group, record: Maintenance, at_ms: int) -> None:
+    """An administrator froze or drained the group; a rule or an administrator changed its quarantine."""
+    rule = group.quarantine
+    match record:
+        case GroupFrozen():
+            group.frozen_until_ms, group.frozen_reason = record.until_ms, record.reason
+        case GroupUnfrozen():
+            group.frozen_until_ms, group.frozen_reason = None, ""
+        case LeaveGranted():
+            group.leaving = {**group.leaving_at(at_ms), record.member_id: record.until_ms}
+        case QuarantineChanged(after_falls=after_falls):
+            suspects = rule.suspects if after_falls else ()
+            group.quarantine = Quarantine(after_falls, record.max_units, record.release_after_ms, suspects, rule.units)
+        case UnitsSuspected():
+            group.quarantine = replace(rule, suspects=record.suspects)
+        case UnitsQuarantined():
+            suspects = tuple(each for each in rule.suspects if each[0] not in record.units)
+            units = (*rule.units, *((unit, record.until_ms) for unit in record.units))
+            group.quarantine = replace(rule, suspects=suspects, units=units)
+        case UnitsReleased():
+            units = tuple(each for each in rule.units if each[0] not in record.units)
+            group.quarantine = replace(rule, units=units)
+    if group.settled is not None:
+        group.settled = replace(
+            group.settled,
+            frozen_until_ms=group.frozen_until_ms,
+            frozen_reason=group.frozen_reason,
+            leaving=tuple(group.leaving.items()),
+            quarantine=group.quarantine,
+        )
+        group.dirty = True
 
 
 def _offsets_committed(group: Group, record: OffsetsCommitted, at_ms: int) -> None:
@@ -853,19 +836,7 @@ def _settle_simple(group: Group, at_ms: int) -> None:
     """Offsets keep a group in being although no generation of it was ever completed."""
     if group.state is EMPTY:
         group.state_since_ms = at_ms
-    group.settled = GroupRow(
-        group.namespace,
-        group.group_id,
-        EMPTY.value,
-        group.generation_id,
-        group.generation_id,
-        None,
-        None,
-        None,
-        at_ms,
-        "",
-        "",
-    )
+    group.settled = GroupRow(*group.key, EMPTY.value, group.generation_id, group.generation_id, state_since_ms=at_ms)
     group.dirty = True
 
 
@@ -873,14 +844,6 @@ def _offsets_deleted(group: Group, record: OffsetsDeleted, _at_ms: int) -> None:
     for key in record.partitions:
         del group.offsets[key]
         group.dirty_offsets[key] = None
-
-
-def _request_fenced(_group: Group, _record: RequestFenced, _at_ms: int) -> None:
-    """The line is for readers of the journal: it changes nothing."""
-
-
-def _session_stats(_group: Group, _record: SessionStats, _at_ms: int) -> None:
-    """The line is for readers of the journal: it changes nothing."""
 
 
 def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
@@ -907,19 +870,10 @@ _APPLY: dict[type, Callable[[Group, Any, int], None]] = {
     MemberFenced: _member_fenced,
     GenerationCompleted: _generation_completed,
     GenerationRaised: _generation_raised,
-    LeaderChanged: _leader_changed,
     AssignmentSynced: _assignment_synced,
     AssignmentFailed: _assignment_failed,
     OffsetsCommitted: _offsets_committed,
     OffsetsDeleted: _offsets_deleted,
-    RequestFenced: _request_fenced,
-    SessionStats: _session_stats,
-    GroupFrozen: _group_frozen,
-    GroupUnfrozen: _group_unfrozen,
-    LeaveGranted: _leave_granted,
-    QuarantineChanged: _quarantine_changed,
-    UnitsSuspected: _units_suspected,
-    UnitsQuarantined: _units_quarantined,
-    UnitsReleased: _units_released,
     GroupEmptied: _group_emptied,
+    **dict.fromkeys(get_args(Maintenance), _maintained),
 }
