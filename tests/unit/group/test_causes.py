@@ -191,6 +191,7 @@ JOINED = a_stable_group(members=1).last("member_joined")
         (r.RebalanceStarted("", "", "Stable", Cause.OTHER), None),
         (r.RebalanceStarted("", "", "Stable", Cause.MEMBER_EXPIRED), JOINED),
         (r.RebalanceStarted("", "", "Stable", Cause.ASSIGNMENT_FAILED), JOINED),
+        (r.RebalanceStarted("", "", "Stable", Cause.UNIT_FAILED), JOINED),
         (r.MemberExpired("m", None, "", Cause.MEMBER_LEFT), None),
         (r.MemberLeft("m", None, ""), None),
         (r.GroupEmptied(2, "", Cause.MEMBER_LEFT), r.MemberExpired("m", None, "", Cause.MEMBER_EXPIRED)),
@@ -205,6 +206,8 @@ def test_a_code_that_the_lines_before_contradict_is_found(record: r.Record, form
     ("record", "former"),
     [
         (r.MemberLeft("m", None, "", Cause.MEMBER_LEFT), None),
+        (r.MemberLeft("m", None, "", Cause.UNIT_FAILED), None),
+        (r.RebalanceStarted("", "", "Stable", Cause.UNIT_FAILED), r.MemberLeft("m", None, "", Cause.UNIT_FAILED)),
         (r.MemberExpired("m", None, "", Cause.SYNC_TIMEOUT), JOINED),
         (r.MemberRemoved("m", None, "", Cause.GROUP_FULL), None),
         (r.GroupEmptied(2, "", Cause.MEMBER_LEFT), r.MemberLeft("m", None, "", Cause.MEMBER_LEFT)),

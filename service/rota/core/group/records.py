@@ -476,13 +476,14 @@ def decode_entry(line: Mapping[str, Any]) -> Entry:
 
 
 _DEPARTURES: Mapping[type[Record], tuple[Cause, ...]] = {
-    MemberLeft: (Cause.MEMBER_LEFT,),
+    MemberLeft: (Cause.MEMBER_LEFT, Cause.UNIT_FAILED),
     MemberExpired: (Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT),
     MemberRemoved: (Cause.MEMBER_REMOVED, Cause.GROUP_FULL),
 }
 _FORMER: Mapping[Cause, tuple[type[Record], ...]] = {
     Cause.MEMBER_JOINED: (MemberJoined,),
     Cause.MEMBER_LEFT: (MemberLeft,),
+    Cause.UNIT_FAILED: (MemberLeft,),
     Cause.MEMBER_EXPIRED: (MemberExpired,),
     Cause.SYNC_TIMEOUT: (MemberExpired,),
     Cause.MEMBER_REMOVED: (MemberRemoved,),
