@@ -142,6 +142,8 @@ class History:
     """Writes of unknown outcome: shard, epoch, when the owner gave up on the answer."""
     releases: dict[tuple[int, int], int] = field(default_factory=dict)
     """When an owner last released a reply, by shard and epoch."""
+    notes: list[tuple[int, str, str, object]] = field(default_factory=list)
+    """What programs did and were notified of, for the trace: time, program, event and details."""
     violations: list[str] = field(default_factory=list)
     """Violations seen during the run."""
     reached: Counter[tuple[str, str, str]] = field(default_factory=Counter)

@@ -207,23 +207,33 @@ def check_causes(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[s
         yield f"S21 {line.entry.group_id}: {wrong}"
 
 
-def check_members_after(account: GroupAccount, line: Landed) -> Iterator[str]:
-    """S13, S16: a process is one member at a time, an instance id belongs to one."""
-    if line.entry.record.kind not in ("member_joined", "member_fenced"):
-        return
-    for instance_id, member_ids in account.static_members().items():
+def check_instances(account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S16, after the line: an instance id belongs to one member."""
+    for instance_id, member_ids in account.static_members().items() if _adds_a_member(line) else ():
         if len(member_ids) > 1:
             yield f"S16 {line.entry.group_id}: {instance_id} is {member_ids}"
+
+
+def check_clients(account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S13, after the line: a process is one member at a time."""
     clients = [image.client_id for image in account.members.values()]
-    if len(set(clients)) != len(clients):
+    if _adds_a_member(line) and len(set(clients)) != len(clients):
         yield f"S13 {line.entry.group_id}: one client is two of {list(account.members)}"
 
 
-LINE_RULES: tuple[Callable[[Scan, GroupAccount, Landed], Iterator[str]], ...] = (
+def _adds_a_member(line: Landed) -> bool:
+    return line.entry.record.kind in ("member_joined", "member_fenced")
+
+
+def check_quarantine(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
+    """S26: units that felled their holders are left out of assignments, and no others."""
+    yield from (f"S26 {line.entry.group_id}: {text}" for text in account.quarantine.note(line.entry.record))
+
+
+LineRule = Callable[[Scan, GroupAccount, Landed], Iterator[str]]
+LINE_RULES: tuple[LineRule, ...] = (
     check_generations,
     check_completed,
-    check_assignment,
-    check_commit,
     check_taken_in,
     check_step_down,
     check_succession,
@@ -237,5 +247,8 @@ LINE_RULES: tuple[Callable[[Scan, GroupAccount, Landed], Iterator[str]], ...] = 
     check_expiry,
     check_join_phase,
     check_causes,
+    check_quarantine,
 )
 """Each is asked before the line is taken in."""
+MEMBERS_RULES: tuple[LineRule, ...] = (check_commit, check_assignment)
+"""Those that read the form of the simulated members' commits and shares."""

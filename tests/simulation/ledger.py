@@ -15,6 +15,7 @@ from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from rota.core.types.leader import decode_candidate
 from rota.protocol.fencing_token import fencing_token
 from tests.simulation.history import GroupKey, Landed
+from tests.simulation.quarantine_account import QuarantineAccount
 
 
 class Rank(NamedTuple):
@@ -74,6 +75,7 @@ class GroupAccount:
     """By its owner's clock, as are the times of `leaving`."""
     leaving: dict[str, int] = field(default_factory=dict)
     """Until when members have the permission to leave."""
+    quarantine: QuarantineAccount = field(default_factory=QuarantineAccount)
 
     def is_frozen(self, at_ms: int) -> bool:
         return self.frozen_until_ms is not None and at_ms < self.frozen_until_ms
@@ -218,6 +220,8 @@ def _move(account: GroupAccount, record: r.Record, at_ms: int) -> None:
         case r.AssignmentSynced():
             if record.generation_id != account.generation_id:
                 account.begin_generation(record.generation_id)
+            if record.leader_id != account.leader_id:  # A departure gave its shares to standbys at once.
+                account.leader_id, account.leads_since_ms = record.leader_id, at_ms
             account.state = "Stable"
             account.rebalance_since_ms = None
             account.assignments = dict(record.assignments)

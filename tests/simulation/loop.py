@@ -57,6 +57,10 @@ class ProcessLoop(asyncio.BaseEventLoop):
         """All that were ever made: those of a dead process must not be collected while they are pending."""
         self._turned_ms = -1
         self._turns = 0
+        self._has_paused = False
+        """Whether a callback of this turn has."""
+        self.run_threads: Callable[[], bool] = _has_no_threads
+        """Called when no callback is ready: runs the process's threads until they block; whether any ran."""
 
     # --- time ------------------------------------------------------------------------------------
 
@@ -65,6 +69,11 @@ class ProcessLoop(asyncio.BaseEventLoop):
 
     def time(self) -> float:
         return (self._started_ms + self._scheduler.now_ms) / 1000
+
+    def pause(self, seconds: float) -> None:
+        """Stop the process, in one of its callbacks: the others, and its timers, are late."""
+        self._has_paused = True
+        self._process.paused_until_ms = self._scheduler.now_ms + int(seconds * 1000)
 
     # --- callbacks -------------------------------------------------------------------------------
 
@@ -114,10 +123,10 @@ class ProcessLoop(asyncio.BaseEventLoop):
         while timers and timers[0][0] <= now_ms:
             ready.append(heapq.heappop(timers)[2])
         self._turns = self._turns if now_ms == self._turned_ms else 0
-        self._turned_ms = now_ms
+        self._turned_ms, self._has_paused = now_ms, False
         asyncio._set_running_loop(self)
         try:
-            while ready and not self._process.dead:
+            while (ready or self.run_threads()) and not (self._process.dead or self._has_paused):
                 self._turns += 1
                 if self._turns > MOST_TURNS_AT_ONCE:
                     raise Spinning(f"{MOST_TURNS_AT_ONCE} turns of an event loop without any time passing")
@@ -142,7 +151,7 @@ class ProcessLoop(asyncio.BaseEventLoop):
     def _run(self, handles: int) -> None:
         ready, process = self._ready, self._process
         for _ in range(handles):
-            if process.dead and not self._is_ending:
+            if (process.dead or self._has_paused) and not self._is_ending:
                 return
             handle: Any = ready.popleft()
             if not handle._cancelled:
@@ -162,8 +171,14 @@ class ProcessLoop(asyncio.BaseEventLoop):
         self._tasks.append(task)
         return task
 
-    def run_in_executor(self, _executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """The function runs a little later, as in a thread that is slow."""
+    def _write_to_self(self) -> None:
+        """Called by asyncio when a thread of the process has added a callback."""
+        self._arm()
+
+    def run_in_executor(self, executor: Any, function: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """The function runs a little later, as in a thread that is slow; in an executor of the process, in a thread."""
+        if executor is not None:
+            return asyncio.wrap_future(executor.submit(function, *args), loop=self)
         outcome = self.create_future()
 
         def run() -> None:
@@ -202,3 +217,13 @@ class ProcessLoop(asyncio.BaseEventLoop):
                 task.cancel()
             self.run_ready()
         self.close()
+
+
+def _has_no_threads() -> bool:
+    return False
+
+
+def pause(seconds: float) -> None:
+    """Stop the process that runs this callback for so long. A thread that is slow stops no process."""
+    if isinstance(loop := asyncio._get_running_loop(), ProcessLoop):
+        loop.pause(seconds)

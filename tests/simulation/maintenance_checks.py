@@ -15,8 +15,16 @@ from tests.simulation.ledger import GroupAccount
 from tests.simulation.scan import Scan
 
 _VOLUNTARY = (Cause.MEMBER_JOINED, Cause.TOPICS_CHANGED, Cause.REQUESTED, Cause.STEP_DOWN)
-_GOES_ON = (r.MemberLeft, r.MemberExpired, r.MemberRemoved, r.RebalanceStarted, r.GroupEmptied)
-"""What may follow a departure from a Stable group."""
+_GOES_ON = (
+    r.MemberLeft,
+    r.MemberExpired,
+    r.MemberRemoved,
+    r.RebalanceStarted,
+    r.GroupEmptied,
+    r.UnitsSuspected,
+    r.UnitsQuarantined,
+)
+"""What may follow a departure from a Stable group, beside shares that go to standbys."""
 
 
 def check_succession(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
@@ -81,7 +89,9 @@ def check_freeze(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[s
     """
     record, group_id = line.entry.record, line.entry.group_id
     is_stable = account.state == "Stable"
-    if is_stable and account.settled_state == "PreparingRebalance" and not isinstance(record, _GOES_ON):
+    to_standbys = isinstance(record, r.AssignmentSynced) and record.cause != Cause.RESYNC
+    goes_on = to_standbys or isinstance(record, _GOES_ON)
+    if is_stable and account.settled_state == "PreparingRebalance" and not goes_on:
         yield f"S24 {group_id}: a departure is held back: {record}"
     if not account.is_frozen(line.entry.at_ms):
         return
@@ -90,7 +100,7 @@ def check_freeze(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[s
             yield f"S24 {group_id}: frozen until {account.frozen_until_ms}, and {record} was admitted"
         case r.RebalanceStarted(from_state="Stable", cause=cause) if cause in _VOLUNTARY:
             yield f"S24 {group_id}: frozen until {account.frozen_until_ms}, and a rebalance began: {record.reason}"
-        case r.AssignmentSynced(resync=True):
+        case r.AssignmentSynced(resync=True, cause=Cause.RESYNC):
             yield f"S24 {group_id}: frozen until {account.frozen_until_ms}, and shares changed: {record.reason}"
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from tests.simulation.checks import check
 from tests.simulation.coverage import Reached, table, unknown
-from tests.simulation.groups.world import run_seed as run_group_seed
+from tests.simulation.groups.world import run_program_seed
 from tests.simulation.liveness_checks import check_shared_sessions
 from tests.simulation.many import collecting_seldom, parser_of_seeds, side_by_side
 from tests.simulation.profiles import PROFILES, Profile, profile_of
@@ -28,7 +28,6 @@ REPLICAS, SETBACKS, GROUPS = "replicas", "setbacks", "groups"
 """Worlds of the production runtime, those whose store goes back to an earlier state, and groups of SDK objects."""
 _CHUNK = 100
 _SEEDS_OF_A_COLLECTION = 32
-_SHOWN_LINES = 60
 
 
 @dataclass(slots=True)
@@ -64,7 +63,7 @@ def run_seed(seed: int, profile: Profile | None = None, without: Without = NOTHI
     return world, found + [f"S20 {each} is no outcome of the protocol" for each in unknown(history.reached)]
 
 
-_RUN = {REPLICAS: run_seed, SETBACKS: run_setback_seed}
+_RUN = {REPLICAS: run_seed, SETBACKS: run_setback_seed, GROUPS: run_program_seed}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +84,10 @@ class Choice:
 
     def play(self, seed: int, tally: Tally) -> list[str]:
         """Play one world, and add what happened to the sums; returns the violations."""
-        if self.world == GROUPS:
-            outcome = run_group_seed(seed)
-            tally.rebalances += outcome.rebalances
-            tally.counts.update(faults=outcome.faults, shares=outcome.handed_over, virtual_s=int(outcome.seconds))
-            return outcome.violations
         world, found = self.run(seed)
         tally.rebalances += world.history.rebalances
-        tally.counts.update(calls=len(world.history.calls), steps=world.scheduler.steps)
+        history = world.history
+        tally.counts.update(calls=len(history.calls), faults=len(history.acts), steps=world.scheduler.steps)
         tally.sometimes.update(world.history.sometimes)
         tally.reached.update(world.history.reached)
         return found
@@ -130,7 +125,7 @@ def failures_of(tally: Tally, choice: Choice = Choice()) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 1 if anything was violated."""
     parser = parser_of_seeds("tests.simulation.sim", __doc__)
-    parser.add_argument("--world", choices=[*_RUN, GROUPS], default=REPLICAS, help="what to play")
+    parser.add_argument("--world", choices=_RUN, default=REPLICAS, help="what to play")
     parser.add_argument(
         "--profile", choices=sorted(PROFILES), default="", help="one for all; drawn by the seed otherwise"
     )
@@ -185,8 +180,6 @@ def _report(tally: Tally, choice: Choice) -> None:
     for seed, found in sorted(tally.failures.items()):
         print(f"\nseed {seed} violates {len(found)} rules on Python {platform.python_version()}:")
         print(*(f"  {text}" for text in found[:5]), f"  replay: {choice.replay_command(seed)}", sep="\n")
-    if tally.failures and choice.world == GROUPS:
-        print("", *run_group_seed(min(tally.failures)).trace.tail_of_violation(_SHOWN_LINES), sep="\n")
     print(f"{len(tally.failures)} of {tally.seeds} seeds violate something" if tally.failures else "0 violations")
 
 

@@ -1,8 +1,8 @@
 """Threads in virtual time: one runs at a time, in an order that is the same in each run.
 
-A strand is a thread that runs only while the event loop stands still, until it blocks or ends. What blocks is
-`threading.Condition.wait`, on which events, futures and queues of the standard library are built: while a `Strands`
-is open, a strand that waits there hands the turn back to the loop.
+A strand is a thread of a simulated process. It runs only while the event loop of that process stands still, until it
+blocks or ends. What blocks is `threading.Condition.wait`, on which events, futures and queues of the standard library
+are built: while a `Strands` is open, a strand that waits there hands the turn back to the loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from rota.testing.virtual_time import VirtualTimeLoop, nothing_between
+from tests.simulation.loop import ProcessLoop
 
 
 class Abandoned(BaseException):
@@ -25,6 +25,7 @@ class Abandoned(BaseException):
 
 @dataclass(slots=True, eq=False)
 class _Strand:
+    loop: ProcessLoop
     is_ready: Callable[[], bool]
     turn: _thread.LockType = field(default_factory=_thread.allocate_lock)
 
@@ -33,10 +34,9 @@ class _Strand:
 
 
 class Strands:
-    """All strands of one event loop. As a `with` block it takes the place of the standard library's waits."""
+    """All strands of a world. As a `with` block it takes the place of the standard library's waits."""
 
-    def __init__(self, loop: VirtualTimeLoop) -> None:
-        self._loop = loop
+    def __init__(self) -> None:
         self._waiting: list[_Strand] = []
         self._by_thread: dict[int, _Strand] = {}
         self._back = _thread.allocate_lock()
@@ -52,39 +52,39 @@ class Strands:
             return strands._wait_on(condition, timeout)
 
         def submit(_pool: Any, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-            return strands.submit(lambda: function(*arguments, **named))
+            loop = asyncio._get_running_loop() or strands._by_thread[_thread.get_ident()].loop
+            assert isinstance(loop, ProcessLoop)
+            return strands.submit(loop, lambda: function(*arguments, **named))
 
         threading.Condition.wait = wait  # type: ignore[method-assign, assignment]
         ThreadPoolExecutor.submit = submit  # type: ignore[method-assign]
-        self._loop.between_turns = self.run_ready
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._is_over = True
-        while self._waiting:
-            self._give_turn(self._waiting.pop(0))
-        self._loop.between_turns = nothing_between
+        self.end()
         threading.Condition.wait = self._wait  # type: ignore[method-assign]
         ThreadPoolExecutor.submit = self._submit  # type: ignore[method-assign]
 
-    def submit(self, function: Callable[[], Any]) -> Future[Any]:
-        """Run a function in a strand of its own."""
+    def end(self) -> None:
+        """End all strands where they block."""
+        self._is_over = True
+        while self._waiting:
+            self._give_turn(self._waiting.pop(0))
+
+    def submit(self, loop: ProcessLoop, function: Callable[[], Any]) -> Future[Any]:
+        """Run a function in a strand of this process."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        strand = _Strand(lambda: True)
+        strand = _Strand(loop, lambda: True)
         self._waiting.append(strand)
         _thread.start_new_thread(self._run, (strand, function, future))
         return future
 
-    async def run(self, function: Callable[[], Any]) -> Any:
-        """Run a function in a strand, and wait for its end without blocking the loop."""
-        return await asyncio.wrap_future(self.submit(function), loop=self._loop)
-
-    def run_ready(self) -> bool:
-        """Give their turn to all strands that need not wait any more; whether there were any. The loop calls it."""
-        ready = [strand for strand in self._waiting if strand.is_ready()]
+    def run_ready(self, loop: ProcessLoop) -> bool:
+        """Give their turn to all strands of a process that need not wait any more; whether there were any."""
+        ready = [strand for strand in self._waiting if strand.loop is loop and strand.is_ready()]
         for strand in ready:
             self._waiting.remove(strand)
             self._give_turn(strand)
@@ -134,14 +134,15 @@ class Strands:
 
     def _wait_for(self, strand: _Strand, waiter: _thread.LockType, timeout: float | None) -> bool:
         notified: list[bool] = []
-        until = None if timeout is None else self._loop.time() + timeout
+        loop = strand.loop
+        until = None if timeout is None else loop.time() + timeout
         if until is not None:
-            self._loop.call_at(until, _nothing)
+            loop.call_at(until, _nothing)
 
         def is_ready() -> bool:
             if waiter.acquire(blocking=False):
                 notified.append(True)
-            return bool(notified) or (until is not None and self._loop.time() >= until)
+            return bool(notified) or (until is not None and loop.time() >= until)
 
         self._block(strand, is_ready)
         return bool(notified)

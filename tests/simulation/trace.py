@@ -9,7 +9,8 @@ from tests.simulation.history import Call, History, Landed
 
 def trace(history: History) -> list[str]:
     """One line each."""
-    lines = [*_acts(history), *_calls(history), *_landed(history)]
+    notes = ((at_ms, f"{actor} {event} {str(detail)[:220]}") for at_ms, actor, event, detail in history.notes)
+    lines = [*_acts(history), *notes, *_calls(history), *_landed(history)]
     return [f"{at_ms:6} ms  {text}" for at_ms, text in sorted(lines, key=lambda line: line[0])]
 
 

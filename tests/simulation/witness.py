@@ -18,7 +18,16 @@ from rota.core.replica.ports import Answer, Cancel, JournalEvent
 from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from rota.protocol.causes import MEMBER_ENDS
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import GetLeader, GetTopic, GroupRequest, Heartbeat, HeartbeatMany, JoinGroup, Request
+from rota.protocol.messages import (
+    GetLeader,
+    GetTopic,
+    GroupRequest,
+    Heartbeat,
+    HeartbeatMany,
+    JoinGroup,
+    ListTopics,
+    Request,
+)
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.server.runtime.telemetry import Telemetry
 from tests.simulation.coverage import outcome_of_request, outcome_of_step, outcomes_of_reply, state_of
@@ -190,7 +199,7 @@ class WatchedCoordinator(LocalCoordinator):
 
     def _show(self, request: Request, answer: Answer) -> None:
         # A waiting question is answered with the last known state: that may be of a former owner.
-        if answer.epoch and not (isinstance(request, GetLeader | GetTopic) and request.wait_ms):
+        if answer.epoch and not (isinstance(request, GetLeader | GetTopic | ListTopics) and request.wait_ms):
             self.process.note_answer(request, answer)
 
 

@@ -79,13 +79,7 @@ class World:
         """Until when two replicas cannot reach each other."""
         self.history = History(liveness_faults=self.liveness.faults_ms if self.liveness else [])
         self.check_invariants = self.chance(0.25)
-        full = self.chance(0.1)
-        self.limits = self.history.limits = Limits(
-            initial_rebalance_delay_ms=self.profile.initial_rebalance_delay_ms,
-            group_max_size=2 if full else 100,
-            offsets_retention_ms=5_000,
-            empty_group_retention_ms=0,
-        )
+        self.limits = self.history.limits = self._limits()
         self.store = self._new_store()
         self.store.usual_ms = 60 if self.parts.sluggish else 3
         self.late_leases_until_ms = 0
@@ -104,11 +98,12 @@ class World:
         self._clock_offsets: dict[str, int] = {}
         self.groups: list[GroupKey] = [(NAMESPACE, f"g{number}") for number in range(self.profile.groups)]
         self.partitions = dict.fromkeys(self.groups, 4)
-        self.cooperative = self.history.cooperative = frozenset(self.groups[:1] if seed % 5 == 2 else ())
+        of_members = self.groups if self.profile.slots else []
+        self.cooperative = self.history.cooperative = frozenset(of_members[:1] if seed % 5 == 2 else ())
         """Groups with members that keep their partitions while they join."""
-        self.served = frozenset(self.groups[:1] if seed % 10 in (6, 8) else ())
+        self.served = frozenset(of_members[:1] if seed % 10 in (6, 8) else ())
         """Groups that leave assigning to the server."""
-        self.elected = frozenset(self.groups[1:2] if self._has_election() else ())
+        self.elected = frozenset(of_members[1:2] if self._has_election() else ())
         """Groups of candidates with priorities."""
         self.topics = RegisteredTopics(self)
         self.is_unruly = seed // 8 % 4 == 3
@@ -117,7 +112,7 @@ class World:
         self.processes: list[SimulatedReplica] = []
         """Every incarnation of every replica."""
         self.replicas = {replica_id: self.new_replica(replica_id) for replica_id in self.replica_ids}
-        self.nemesis = Nemesis(self)
+        self.nemesis = self._new_nemesis()
         if self.served:
             self.scheduler.after(0, None, self.topics.changed)
 
@@ -130,6 +125,17 @@ class World:
 
     def _new_store(self) -> SimulatedStore:
         return SimulatedStore(self.scheduler, self.rng, self.profile, self.history)
+
+    def _new_nemesis(self) -> Nemesis:
+        return Nemesis(self)
+
+    def _limits(self) -> Limits:
+        return Limits(
+            initial_rebalance_delay_ms=self.profile.initial_rebalance_delay_ms,
+            group_max_size=2 if self.chance(0.1) else 100,
+            offsets_retention_ms=5_000,
+            empty_group_retention_ms=0,
+        )
 
     def new_replica(self, replica_id: str) -> SimulatedReplica:
         """Start a replica, for the first time or after it has ended."""
@@ -175,9 +181,12 @@ class World:
                 if side.row is not None
             )
             self.is_over = True
-            for process in self.processes:
-                process.end()
+            self._end_processes()
         return self.history
+
+    def _end_processes(self) -> None:
+        for process in self.processes:
+            process.end()
 
     def _wait_for_peace(self) -> None:
         """L7: without faults, every group with live members gets Stable, and all of them agree."""
@@ -443,6 +452,14 @@ class World:
         else:
             self.sometimes("fenced resource refused an old token")
         self.history.effects.append(Effect(group, partition, token, accepted, self.scheduler.now_ms, held.member_id))
+
+    @property
+    def now_s(self) -> float:
+        return self.scheduler.now_ms / 1000
+
+    def note(self, actor: str, event: str, detail: object = "") -> None:
+        """For the trace."""
+        self.history.notes.append((self.scheduler.now_ms, actor, event, detail))
 
     def sometimes(self, situation: str) -> None:
         self.history.sometimes[situation] += 1

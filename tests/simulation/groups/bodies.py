@@ -7,13 +7,13 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from rota.client import Client, Election, LeadershipLost, Shard, Term, WorkerPool
+from rota.client import Election, LeadershipLost, Shard, Term, WorkerPool
 from rota.core.assignors import TopicPartition
 from tests.simulation.groups.books import Place
-from tests.simulation.groups.coordinator import NAMESPACE
 from tests.simulation.groups.life import Life
-from tests.simulation.groups.link import Link
 from tests.simulation.groups.sharing import ConsumerLife
+from tests.simulation.groups.transport import SimulatedTransport
+from tests.simulation.nemesis import FOR_EVER_MS
 
 LEADERSHIP = "leadership"
 
@@ -54,21 +54,21 @@ class PoolLife(ConsumerLife):
 
     async def _run_until_stopped(self, pool: WorkerPool) -> None:
         retries = self.world.plan.has("retry")
-        running = asyncio.create_task(pool.run(retry=retries), name=f"{self.name} runs")
+        running = asyncio.create_task(pool.run(retry=retries))
         stopped = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 running.result()
         finally:
-            self.ledger.is_closing = True
+            self.is_closing = True
             running.cancel()
             stopped.cancel()
             await asyncio.wait((running,))
 
     async def _body(self, shard: Shard) -> None:
         place = TopicPartition(shard.topic, shard.partition)
-        self.world.books.begins(self.ledger, place)
+        self.world.books.begins(self, place)
         how = "raised"
         try:
             await self._work_on(shard, place)
@@ -79,7 +79,7 @@ class PoolLife(ConsumerLife):
                 await asyncio.sleep(0.3 * self.rng.random())
             raise
         finally:
-            self.world.books.ends(self.ledger, place, how)
+            self.world.books.ends(self, place, how)
 
     async def _work_on(self, shard: Shard, place: TopicPartition) -> None:
         """Commit as it goes. An error of a commit is the SDK's to judge, as in the shortest of programs."""
@@ -106,7 +106,6 @@ class CandidateLife(Life):
     """A candidate in an election."""
 
     election: Election | None = None
-    nested: dict[Link, None]
     priority = 0
     drain_ms = 0
 
@@ -118,7 +117,6 @@ class CandidateLife(Life):
         return self.election is not None and self.election.is_leader
 
     async def use(self) -> None:
-        self.nested = {}
         self.election = election = self._candidacy()
         async with election:
             self.entered = True
@@ -126,7 +124,7 @@ class CandidateLife(Life):
                 await self._run_until_stopped(election)
                 if not self.stopping.is_set() and self.may("returns", 0.5):
                     await asyncio.sleep(2.0)
-            self.ledger.is_closing = True
+            self.is_closing = True
 
     def _candidacy(self) -> Election:
         return self.client.leader(self.group_id, **self.candidate_options())
@@ -146,9 +144,7 @@ class CandidateLife(Life):
         return {**options, "priority": self.priority, "preempt_after": drawn.choice((0, 0.3, 1))}
 
     async def _run_until_stopped(self, election: Election) -> None:
-        running = asyncio.create_task(
-            election.run(self._body, drain_timeout=self.drain_ms / 1000), name=f"{self.name} runs"
-        )
+        running = asyncio.create_task(election.run(self._body, drain_timeout=self.drain_ms / 1000))
         stopped = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait((running, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -171,20 +167,20 @@ class CandidateLife(Life):
 
     async def _body(self, term: Term) -> None:
         place = self.place(term)
-        self.world.books.begins(self.ledger, place)
+        self.world.books.begins(self, place)
         how = "raised"
         try:
             await self._lead(term)
             how = "returned"
-            self.ledger.steps_aside = True  # A run that has ended resigns.
+            self.steps_aside = True  # A run that has ended resigns.
         except asyncio.CancelledError:
             how = "was cancelled"
             if self.may("stubborn", 0.5):
                 await asyncio.sleep(0.3 * self.rng.random())
             raise
         finally:
-            self.ledger.steps_aside = self.ledger.steps_aside or how == "raised"
-            self.world.books.ends(self.ledger, place, how)
+            self.steps_aside = self.steps_aside or how == "raised"
+            self.world.books.ends(self, place, how)
 
     async def _lead(self, term: Term) -> None:
         if self.may("nested", 0.7):
@@ -205,31 +201,27 @@ class CandidateLife(Life):
             if self.may("raise", 0.1):
                 raise self.planned_error()
             if self.may("resign", 0.15):
-                self.ledger.steps_aside = True
+                self.steps_aside = True
                 await self.election.resign(self.text("enough"), pause=self.rng.random())
             if self.may("rejoin", 0.15):
                 self.election.member.rejoin(self.text("once more"))
 
     async def _lead_with_another(self) -> None:
         """Work that needs a second leadership, of a group of its own. That it is lost is an error of this work."""
-        world = self.world
-        link = Link(world.coordinator, world.loop, world.rng, world.trace, f"{self.name}+")
-        self.nested[link] = None
-        client = Client(link, NAMESPACE, client_id=f"{self.name}+")
+        transport = SimulatedTransport(self)
+        client = self.connect(transport)
         try:
             async with client.leader(f"inner-{self.name}", session_timeout=1.0) as inner:
                 async for term in inner.terms():
                     async with term:
                         await asyncio.sleep(2 * self.rng.random())
                         if self.may("nested", 0.7):
-                            link.cut(silent=False)
+                            transport.refuse(FOR_EVER_MS)
                             await asyncio.sleep(3)
                         return
         except LeadershipLost:
             self.raised = True
             raise
-        finally:
-            self.nested.pop(link, None)
 
     def _may_end_with(self, error: BaseException) -> bool:
         return super()._may_end_with(error) or (isinstance(error, LeadershipLost) and self.raised)
@@ -237,5 +229,5 @@ class CandidateLife(Life):
     async def resign(self) -> None:
         """Another task of the program resigns."""
         assert self.election is not None
-        self.ledger.steps_aside = True
+        self.steps_aside = True
         await self.election.resign(self.text("asked to"), pause=0.5 * self.rng.random())

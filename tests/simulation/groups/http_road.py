@@ -1,4 +1,4 @@
-"""HTTP between the SDK and the core: the SDK's own client on one side, the server's encoders on the other.
+"""HTTP between the SDK and the replicas: the SDK's own client on one side, the server's encoders on the other.
 
 On the way stand proxies that answer for themselves.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from random import Random
+from typing import TYPE_CHECKING
 
 import httpx
 
@@ -16,13 +16,18 @@ from rota.core.replica.ports import Answer
 from rota.protocol.calls import CALLS, Call
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.limits import Limits
-from rota.protocol.messages import Request
+from rota.protocol.messages import Request, parks_for_ms
 from rota.protocol.wire.routes import read_query, read_request
 from rota.server.http.rendered import Rendered, render_answer, render_rejection
-from tests.simulation.groups.link import Link
-from tests.simulation.groups.trace import Trace
+from tests.simulation.groups.transport import SimulatedTransport
+
+if TYPE_CHECKING:
+    from tests.simulation.groups.life import Life
 
 ADDRESS = "http://rota.test"
+FOREIGN_SHARE = 0.1
+LONGEST_MS = 10_000
+"""Longer than the SDK waits for an answer."""
 _HTML = {"content-type": "text/html"}
 _PAGE = b"<html><body><h1>It works!</h1></body></html>"
 
@@ -53,21 +58,21 @@ FOREIGN: tuple[tuple[int, dict[str, str], bytes], ...] = (
 class HttpRoad(httpx.AsyncBaseTransport):
     """Takes the place of the network under `rota.client`'s HTTP transport."""
 
-    def __init__(self, link: Link, rng: Random, trace: Trace) -> None:
-        self._link = link
-        self._rng = rng
-        self._trace = trace
+    def __init__(self, transport: SimulatedTransport, life: Life) -> None:
+        self._transport = transport
+        self._life = life
         self._limits = Limits()
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        if self._link.weather.foreign and self._rng.random() < self._link.weather.foreign:
+        world = self._life.world
+        if world.plan.has("foreign") and not world.is_calm and world.draws.random() < FOREIGN_SHARE:
             return await self._foreign(request)
         try:
             asked = _decoded(request, self._limits)
         except RejectedRequest as rejected:
             return _response(render_rejection(rejected))
         try:
-            received = await self._link.carry(asked)
+            received = await self._transport.send(asked, timeout_ms=parks_for_ms(asked) + LONGEST_MS)
         except CoordinatorUnreachable as error:
             raise (httpx.ReadError if error.was_sent else httpx.ConnectError)(str(error)) from error
         return _response(render_answer(Answer(received.reply, received.revision, received.epoch)))
@@ -75,11 +80,11 @@ class HttpRoad(httpx.AsyncBaseTransport):
     async def _foreign(self, request: httpx.Request) -> httpx.Response:
         """A proxy's own answer. Its sender has sent the request all the same."""
         asked = _decoded(request, self._limits)
-        self._link.observer.sent(asked)
-        self._link.observer.concluded(asked)
+        self._transport.wire.sent(asked)
+        self._transport.wire.concluded(asked)
         await asyncio.sleep(0.003)
-        status, headers, body = self._rng.choice(FOREIGN)
-        self._trace.note(self._link.name, "foreign answer", (request.url.path, status, headers, body))
+        status, headers, body = self._life.world.draws.choice(FOREIGN)
+        self._life.world.note(self._life.name, "foreign answer", (request.url.path, status, headers, body))
         return httpx.Response(status, headers=headers, stream=httpx.ByteStream(body))
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 from rota.client import twin
@@ -14,11 +15,10 @@ from rota.protocol.messages import OffsetToCommit
 from tests.simulation.groups.bodies import LEADERSHIP, CandidateLife, PoolLife
 from tests.simulation.groups.life import Life
 from tests.simulation.groups.sharing import ConsumerLife
-from tests.simulation.strands import Strands
 
 
-class _LoopOfTheWorld(twin._Thread):
-    """The twin's own thread is the one that runs the world."""
+class _LoopOfTheProcess(twin._Thread):
+    """The twin's own thread is the one that runs the process."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
@@ -28,11 +28,7 @@ class _LoopOfTheWorld(twin._Thread):
         """It runs."""
 
     def stop(self) -> None:
-        """It goes on for the others."""
-
-
-class Killed(Exception):
-    """Raised in the threads of a process that was killed."""
+        """It goes on for the rest of the program."""
 
 
 class InThreads(Life):
@@ -40,26 +36,24 @@ class InThreads(Life):
 
     def set_up(self) -> Any:
         """The client's twin."""
-        self.thread = _LoopOfTheWorld(self.world.loop)
+        self.thread = _LoopOfTheProcess(self.loop)
         return twin.Client(self.client, self.thread)
 
-    @property
-    def strands(self) -> Strands:
-        return self.world.strands
+    def in_thread(self, function: Callable[[], Any]) -> Future[Any]:
+        """Run a function in a thread of this process."""
+        return self.world.strands.submit(self.loop, function)
 
     async def use(self) -> None:
-        await self.strands.run(self.program)
+        strands = self.world.strands
+        self.loop.run_threads = lambda: strands.run_ready(self.loop)
+        await asyncio.wrap_future(self.in_thread(self.program))
 
     def program(self) -> None:
         raise NotImplementedError
 
     def sleep(self, seconds: float) -> None:
         """As `time.sleep`, by the world's clock."""
-        if self.ledger.is_dead:
-            raise Killed
         self.thread.run(asyncio.sleep(seconds))
-        if self.ledger.is_dead:
-            raise Killed
 
     @property
     def goes_on(self) -> bool:
@@ -69,7 +63,7 @@ class InThreads(Life):
     def sleep_until_stopped(self) -> None:
         while self.goes_on:
             self.sleep(0.3)
-        self.ledger.is_closing = True
+        self.is_closing = True
 
 
 class ConsumerInThreads(InThreads, ConsumerLife):
@@ -93,13 +87,13 @@ class ConsumerInThreads(InThreads, ConsumerLife):
                 if held and self.rng.random() < 0.5:
                     self._commit(consumer, self.rng.choice(held))
                 if self.may("raise", 0.02):
-                    self.asked_to_end_at = self.world.loop.time()
+                    self.asked_to_end_at = self.world.now_s
                     self.body_error = self.planned_error()
                     raise self.body_error
-            self.ledger.is_closing = True
+            self.is_closing = True
 
     def _facts_now(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
-        known = self.world.coordinator.topics()
+        known = self.world.topics_now()
         return {topic: known[topic] for topic in topics if topic in known}
 
     def _commit(self, consumer: Any, place: TopicPartition) -> None:
@@ -110,31 +104,31 @@ class ConsumerInThreads(InThreads, ConsumerLife):
             else:
                 consumer.store(place.topic, place.partition, item.offset)
         except CoordinatorError as error:
-            self.world.trace.note(self.name, "commit failed", repr(error)[:200])
+            self.world.note(self.name, "commit failed", repr(error)[:200])
 
     def notified(self, added: Any, held: Any) -> None:
-        self.world.books.assigned(self.ledger, added, held)
+        self.world.books.assigned(self, added, held)
         if self.may("slow", 0.3):
             self.sleep(0.4 * self.rng.random())
         self._odd("on_assigned")
 
     def revoked(self, removed: Any) -> None:
-        self.world.trace.note(self.name, "on_revoked begins", tuple(removed))
+        self.world.note(self.name, "on_revoked begins", tuple(removed))
         if self.may("slow", 0.3):
             self.sleep(0.4 * self.rng.random())
         try:
             self._odd("on_revoked")
         except Exception:
-            self.ledger.excused.update(removed)
+            self.excused.update(removed)
             raise
         # A thread is not interrupted where the share is lost meanwhile: on_lost was called, or soon will be.
-        still = [place for place in removed if place in self.ledger.held]
-        self.world.books.ended(self.ledger, "on_revoked", still)
+        still = [place for place in removed if place in self.held]
+        self.world.books.ended(self, "on_revoked", still)
         if self.consumer is not None and self.consumer._holding.current is None:
-            self.ledger.lost_meanwhile.update(still)
+            self.lost_meanwhile.update(still)
 
     def lost(self, removed: Any) -> None:
-        self.world.books.ended(self.ledger, "on_lost", removed)
+        self.world.books.ended(self, "on_lost", removed)
 
     def _odd(self, name: str) -> None:
         if self.may("raise", 0.06):
@@ -160,13 +154,13 @@ class PoolInThreads(InThreads, PoolLife):
 
     def body(self, shard: Any) -> None:
         place = TopicPartition(shard.topic, shard.partition)
-        self.world.books.begins(self.ledger, place)
+        self.world.books.begins(self, place)
         how = "raised"
         try:
             self._loop(shard, place)
             how = "returned"
         finally:
-            self.world.books.ends(self.ledger, place, how)
+            self.world.books.ends(self, place, how)
 
     def _loop(self, shard: Any, place: TopicPartition) -> None:
         while not shard.stopping.is_set() and shard.is_held:
@@ -182,21 +176,20 @@ class CandidateInThreads(InThreads, CandidateLife):
 
     def program(self) -> None:
         client = self.set_up()
-        self.nested = {}
         candidate = client.leader(self.group_id, **self.candidate_options())
         self.election = candidate._original
         with candidate:
             self.entered = True
             while not self.stopping.is_set():
-                running = self.strands.submit(lambda: candidate.run(self._work))
+                running = self.in_thread(lambda: candidate.run(self._work))
                 while not self.stopping.is_set() and not running.done():
                     self.sleep(0.3)
                 if running.done():
                     running.result()
-            self.ledger.is_closing = True
+            self.is_closing = True
 
     def _work(self, term: Any) -> None:
-        self.world.books.begins(self.ledger, LEADERSHIP)
+        self.world.books.begins(self, LEADERSHIP)
         how = "raised"
         try:
             while term.is_valid:
@@ -207,8 +200,8 @@ class CandidateInThreads(InThreads, CandidateLife):
                     raise self.planned_error()
             how = "returned"
         finally:
-            self.ledger.steps_aside = True  # A run that has ended resigns.
-            self.world.books.ends(self.ledger, LEADERSHIP, how)
+            self.steps_aside = True  # A run that has ended resigns.
+            self.world.books.ends(self, LEADERSHIP, how)
 
     def _may_end_with(self, error: BaseException) -> bool:
         return super()._may_end_with(error) or isinstance(error, LeadershipLost)

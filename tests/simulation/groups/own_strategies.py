@@ -15,7 +15,7 @@ from rota.core.assignors import (
     assign,
     register_strategy,
 )
-from rota.testing.virtual_time import pause
+from tests.simulation.loop import pause
 
 _FAULTY_EVERY = 3
 """One generation of so many, and that one once: it may have to be assigned again for topics that change in it."""

@@ -20,7 +20,7 @@ class PermitLife(CandidateLife):
 
     def _candidacy(self) -> PermitCandidacy:
         plan = self.world.plan
-        self.ledger.is_static = False  # The end of its block gives the permit back all the same.
+        self.is_static = False  # The end of its block gives the permit back all the same.
         self.wish = Random(f"wish {self.world.seed} {self.name}").choice(plan.permits)
         permits = self.client.permits(
             self.group_id,
@@ -35,12 +35,12 @@ class PermitLife(CandidateLife):
         assert isinstance(term, Permit)
         self.permit = term
         place = f"permit {term.number}"
-        self.world.books.granted(self.ledger, place, term.fencing_token, max(self.world.plan.permits))
+        self.world.books.granted(self, place, term.fencing_token, max(self.world.plan.permits))
         return place
 
     def write(self) -> None:
         assert self.permit is not None
-        self.world.books.writes(self.ledger, f"permit {self.permit.number}", self.permit.fencing_token)
+        self.world.books.writes(self, f"permit {self.permit.number}", self.permit.fencing_token)
 
 
 def wrong_holders(lives: Sequence[Life]) -> str:
@@ -49,7 +49,7 @@ def wrong_holders(lives: Sequence[Life]) -> str:
     A permit that was granted before another member asked for fewer is held all the same.
     """
     wishes = [life.wish for life in lives if isinstance(life, PermitLife)]
-    held = [place for life in lives if life.is_valid() for place in life.ledger.bodies]
+    held = [place for life in lives if life.is_valid() for place in life.bodies]
     fewest, most = min(*wishes, len(lives)), min(max(wishes), len(lives))
     is_right = fewest <= len(held) <= most and len(set(held)) == len(held)
     return (

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from random import Random
 
 from tests.simulation.groups import own_strategies
-from tests.simulation.groups.link import CALM, Weather
 
 CONSUMERS, CONNECT, ELECTION, MEMBERS = "consumers", "connect", "election", "members"
 PERMITS = "permits"
 
 FEATURES = (
     "cuts",  # links that are cut, for longer than a session, too
-    "weather",  # requests and answers that are lost, late, repeated
+    "weather",  # requests and answers that are lost, slow, repeated
     "refusals",  # errors of a coordinator that is not available, or asks for patience
     "foreign",  # answers of other HTTP servers
     "kills",  # processes that end without a word
     "restarts",  # processes that are ended in order and started again
-    "reload",  # the coordinator starts again
+    "replicas",  # replicas, their store and their network fail
     "topics",  # topics are created, grow and are deleted
     "undone",  # a change of topics is changed back at once
     "rejoin",  # programs ask for rebalances
@@ -125,7 +124,10 @@ class Plan:
     priorities: tuple[int, ...] = ()
     """The priorities of candidates; empty where they have none."""
     features: tuple[str, ...] = ()
-    weather: Weather = field(default_factory=Weather)
+    loss: float = 0.0
+    """The share of messages that the network loses, delays, or delivers twice."""
+    refused: float = 0.0
+    """The share of requests that are refused on their way."""
 
     def has(self, feature: str) -> bool:
         return feature in self.features
@@ -134,6 +136,8 @@ class Plan:
 def draw_plan(seed: int, rng: Random) -> Plan:
     """Every choice of the seed that is made beforehand."""
     plan = _drawn(rng)
+    bad = rng.choice((0.02, 0.05, 0.15))
+    plan.loss, plan.refused = bad * plan.has("weather"), bad * plan.has("refusals")
     of_own = Random(f"own strategies {seed}")
     if plan.kind == CONSUMERS and of_own.random() < OWN_STRATEGIES:
         plan.stages = of_own.choice(own_strategies.STAGES)
@@ -179,17 +183,4 @@ def _drawn(rng: Random) -> Plan:
         mischief_s=rng.uniform(4, 10),
         pace_s=rng.choice((0.4, 0.8, 1.6)),
         features=features,
-        weather=_weather(rng, features),
     )
-
-
-def _weather(rng: Random, features: tuple[str, ...]) -> Weather:
-    bad = rng.choice((0.02, 0.05, 0.15))
-    weather = Weather()
-    if "weather" in features:
-        weather.lost = weather.answer_lost = weather.late = weather.twice = weather.slow = bad
-    if "refusals" in features:
-        weather.refused = bad
-    if "foreign" in features:
-        weather.foreign = 0.1
-    return weather if weather != CALM else CALM

@@ -64,7 +64,7 @@ def plant(finding: str, rule: str, *seeds: int) -> Callable[[Patching], None]:
 # --- ways out -------------------------------------------------------------------------------------
 
 
-@plant("clients D1 C-01", "unrest", 143, 268)
+@plant("clients D1 C-01", "L7", 143, 268)
 def resign_waits_for_its_own_body(patch: Patch) -> None:
     async def resign(self: Any, reason: str = "resigned", *, pause: float = 0.0) -> None:
         self.member._holding.is_leaving = True
@@ -76,7 +76,7 @@ def resign_waits_for_its_own_body(patch: Patch) -> None:
     patch(election.Election, "resign", resign)
 
 
-@plant("clients D1 C-06", "unrest", 0, 15)
+@plant("clients D1 C-06", "L7", 0, 15)
 def step_aside_waits_for_the_callback_that_calls_it(patch: Patch) -> None:
     async def step_aside(self: Any, reason: str) -> None:
         await self._begin_step_aside(reason)
@@ -181,7 +181,7 @@ def leaving_does_not_wait_for_commits(patch: Patch) -> None:
 # --- topics and strategies ------------------------------------------------------------------------
 
 
-@plant("clients D2 range", "unrest", 30, 14)
+@plant("clients D2 range", "L7", 30, 14)
 def a_returning_leader_follows_no_topics(patch: Patch) -> None:
     async def read_assignment(_self: Any) -> None:
         """It knows only what it assigned itself."""
@@ -210,7 +210,7 @@ def closing_sends_no_leave(patch: Patch) -> None:
     patch(member.Member, "_leave", leave)
 
 
-@plant("the check", "unrest", 5, 11)
+@plant("the check", "L7", 5, 11)
 def a_rebalance_is_not_joined(patch: Patch) -> None:
     former = Standing.rebalance
 
@@ -228,7 +228,7 @@ def failures_are_repeated_at_once(patch: Patch) -> None:
 # --- strategies of the user's own -----------------------------------------------------------------
 
 
-@plant("the check", "unrest", 11, 14)
+@plant("the check", "L7", 11, 14)
 def user_data_of_a_subscription_is_dropped(patch: Patch) -> None:
     patch(consumer_protocol.TopicRole, "_user_data", lambda *_arguments: None)
 
@@ -268,7 +268,7 @@ def permits_are_granted_anew_in_each_generation(patch: Patch) -> None:
     patch(permits, "_kept", grant_last_first)
 
 
-@plant("the check", "unrest", 110)
+@plant("the check", "L7", 110)
 def a_permit_that_is_given_back_is_not_granted_again(patch: Patch) -> None:
     former = permits._free
     patch(permits, "_free", lambda number, taken: iter(()) if taken else former(number, taken))
@@ -315,12 +315,12 @@ def the_best_candidate_leads_at_once(patch: Patch) -> None:
     patch(leader, "holding", lambda _metadata: False)
 
 
-@plant("the check", "unrest", 201)
+@plant("the check", "L7", 201)
 def a_leader_is_never_asked_to_hand_over(patch: Patch) -> None:
     patch(succession, "due_preemption", lambda *_: None)
 
 
-@plant("the check", "preempted", 44, 55)
+@plant("the check", "S23", 44, 55)
 def a_candidate_need_not_wait(patch: Patch) -> None:
     due_preemption = succession.due_preemption
 
@@ -340,18 +340,18 @@ def a_leader_steps_down_before_its_work_has_ended(patch: Patch) -> None:
 # --- freezes ----------------------------------------------------------------------------------------
 
 
-@plant("the check", "frozen", 12, 37)
+@plant("the check", "S24", 12, 37)
 def a_newcomer_joins_a_frozen_group(patch: Patch) -> None:
     patch(shard, "refuse_newcomer", lambda *_: None)
 
 
-@plant("the check", "frozen", 99, 173)
+@plant("the check", "S24", 99, 173)
 def changes_of_topics_do_not_wait(patch: Patch) -> None:
     patch(join, "hold_back", lambda *_: False)
     patch(sync, "hold_back", lambda *_: False)
 
 
-@plant("the check", "unrest", 12, 20)
+@plant("the check", "L7", 12, 20)
 def a_freeze_does_not_end(patch: Patch) -> None:
     patch(state.Group, "is_frozen", lambda self, _now_ms: self.frozen_until_ms is not None)
 
@@ -396,19 +396,19 @@ def a_leader_that_joined_again_moves_what_is_held(patch: Patch) -> None:
 # --- quarantine -------------------------------------------------------------------------------------
 
 
-@plant("the check", "quarantine", 131, 140)
+@plant("the check", "S26", 131, 140)
 def units_in_quarantine_are_assigned(patch: Patch) -> None:
     for module in (assignment, sync):
         patch(module, "leave_out", lambda _group, assignments: assignments)
 
 
-@plant("the check", "quarantine", 1322, 1972)
+@plant("the check", "S26", 1322, 1972)
 def a_holder_that_gave_a_unit_up_acquits_nothing(patch: Patch) -> None:
     for module in (assignment, sync):
         patch(module, "clear_handed_over", lambda *_: None)
 
 
-@plant("the check", "quarantine", 52, 69)
+@plant("the check", "S26", 52, 69)
 def more_units_than_may_be_are_quarantined(patch: Patch) -> None:
     quarantine_due = assignment._quarantine_due
 
@@ -421,7 +421,7 @@ def more_units_than_may_be_are_quarantined(patch: Patch) -> None:
     patch(assignment, "_quarantine_due", without_limit)
 
 
-@plant("the check", "unrest", 454, 1059)
+@plant("the check", "L7", 454, 1059)
 def a_released_unit_gets_no_holder(patch: Patch) -> None:
     patch(maintenance, "start_rebalance", lambda *_: None)
 

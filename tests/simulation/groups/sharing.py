@@ -13,9 +13,9 @@ from rota.core.assignors import TopicPartition
 from rota.core.assignors.work import WorkItem
 from rota.core.types import TopicFacts
 from rota.protocol.messages import OffsetToCommit
-from rota.testing.virtual_time import pause
 from tests.simulation.groups.books import Place
 from tests.simulation.groups.life import Life
+from tests.simulation.loop import pause
 
 
 class SharingLife(Life):
@@ -25,24 +25,24 @@ class SharingLife(Life):
     """The places of a share as the callbacks get it."""
 
     async def on_assigned(self, added: Any, held: Any) -> None:
-        self.world.books.assigned(self.ledger, self.places(added), self.places(held))
+        self.world.books.assigned(self, self.places(added), self.places(held))
         if self.may("slow", 0.3):
             await asyncio.sleep(0.4 * self.rng.random())
         await self._odd_callback("on_assigned")
 
     async def on_revoked(self, removed: Any) -> None:
-        self.world.trace.note(self.name, "on_revoked begins", tuple(self.places(removed)))
+        self.world.note(self.name, "on_revoked begins", tuple(self.places(removed)))
         if self.may("slow", 0.4):
             await asyncio.sleep(0.8 * self.rng.random())
         try:
             await self._odd_callback("on_revoked")
         except Exception:
-            self.ledger.excused.update(self.places(removed))
+            self.excused.update(self.places(removed))
             raise
-        self.world.books.ended(self.ledger, "on_revoked", self.places(removed))
+        self.world.books.ended(self, "on_revoked", self.places(removed))
 
     async def on_lost(self, removed: Any) -> None:
-        self.world.books.ended(self.ledger, "on_lost", self.places(removed))
+        self.world.books.ended(self, "on_lost", self.places(removed))
         if self.may("raise", 0.1):
             raise self.planned_error()
 
@@ -56,7 +56,7 @@ class SharingLife(Life):
 
     async def step_aside(self) -> None:
         """Leave the group for a while."""
-        self.ledger.steps_aside = True
+        self.steps_aside = True
         self.errand("comes back", self._come_back_later)
         await self.member.step_aside(self.text("stepping aside"))
 
@@ -68,7 +68,7 @@ class SharingLife(Life):
 
     def withdraw(self) -> None:
         """Leave the group for a while, at once."""
-        self.ledger.steps_aside = True
+        self.steps_aside = True
         self.member._withdraw("withdrawn")
         self.errand("comes back", self._come_back_later)
 
@@ -112,7 +112,7 @@ class ConsumerLife(SharingLife):
     async def use(self) -> None:
         self.consumer = consumer = self.make()
         async with consumer:
-            working = asyncio.create_task(self._work(consumer), name=f"{self.name} works")
+            working = asyncio.create_task(self._work(consumer))
             try:
                 await self.until_stopped()
                 if self.world.plan.has("soon") and (held := consumer.assignment):
@@ -158,7 +158,7 @@ class ConsumerLife(SharingLife):
     async def _facts(self, topics: Sequence[str]) -> Mapping[str, TopicFacts]:
         """The user's own function that counts partitions."""
         await self.odd_assign()
-        known = self.world.coordinator.topics()
+        known = self.world.topics_now()
         return {topic: known[topic] for topic in topics if topic in known}
 
     # --- working ------------------------------------------------------------------------------
@@ -174,7 +174,7 @@ class ConsumerLife(SharingLife):
                 try:
                     await self._progress(consumer, self.rng.choice(held))
                 except CoordinatorError as error:
-                    self.world.trace.note(self.name, "commit failed", repr(error)[:200])
+                    self.world.note(self.name, "commit failed", repr(error)[:200])
 
     async def checked(self, place: TopicPartition, offset: int, commit: Callable[[], Awaitable[None]]) -> None:
         """Commit, and check the class of the error."""
@@ -201,15 +201,15 @@ class ConsumerLife(SharingLife):
         try:
             consumer.store(place.topic, place.partition, offset)
         except ValueError as error:
-            self.world.trace.note(self.name, "store refused", repr(error)[:200])
+            self.world.note(self.name, "store refused", repr(error)[:200])
         else:
-            self.world.trace.note(self.name, "stored", (place, offset))
+            self.world.note(self.name, "stored", (place, offset))
             if offset >= 0:
                 self.stored[place] = offset
 
     async def on_revoked(self, removed: Any) -> None:
         await super().on_revoked(removed)
-        if not self.ledger.is_closing:
+        if not self.is_closing:
             self._forget(removed)
 
     async def on_lost(self, removed: Any) -> None:
@@ -223,7 +223,7 @@ class ConsumerLife(SharingLife):
     def problems_at_end(self) -> list[str]:
         """What was stored has been committed when the block was left in order, in calm from the beginning."""
         may_overtake = self.world.books.most_holders > 1
-        in_order = self.ledger.is_closing and (self.asked_to_end_at or 0.0) > self.world.calm_since
+        in_order = self.is_closing and (self.asked_to_end_at or 0.0) > self.world.calm_since
         if not self.commits_stored or not in_order or may_overtake:
             return []
         committed = self.wire.committed
@@ -235,14 +235,14 @@ class ConsumerLife(SharingLife):
         return [f"stored {late}; committed are {committed}"] if late else []
 
     def _commit_soon(self, consumer: Consumer, item: OffsetToCommit) -> None:
-        self.ledger.soon_asked += 1
-        number = self.ledger.soon_asked
+        self.soon_asked += 1
+        number = self.soon_asked
 
         def then(_items: object, error: object) -> None:
-            self.world.trace.note(self.name, "commit reported", (number, repr(error)[:100]))
-            self.ledger.soon_answered += 1
-            if self.ledger.soon_answered != number and not self.ledger.is_dead:
-                text = f"{self.name} gets commit {number} as number {self.ledger.soon_answered}"
+            self.world.note(self.name, "commit reported", (number, repr(error)[:100]))
+            self.soon_answered += 1
+            if self.soon_answered != number:
+                text = f"{self.name} gets commit {number} as number {self.soon_answered}"
                 self.world.books.violation("commits-reordered", text)
             if self.may("raise", 0.1):
                 raise self.planned_error()

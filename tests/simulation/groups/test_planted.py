@@ -6,15 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.simulation.groups import run_seed
 from tests.simulation.groups.plants import PLANTS, Plant
+from tests.simulation.groups.world import run_program_seed
+from tests.simulation.shrink import rule_of
 
 WITHIN = 400
 """Seeds to look through where those that a row names play out otherwise by now."""
 
 
 def _rules(seed: int) -> set[str]:
-    return {text.partition(":")[0] for text in run_seed(seed).violations}
+    return {rule_of(text) for text in run_program_seed(seed)[1]}
 
 
 def _candidates(plant: Plant) -> Iterator[int]:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import signal
 from pathlib import Path
 
 import pytest
 
-from tests.simulation.groups import world
-from tests.simulation.groups.world import Outcome, World, run_seed
 from tests.simulation.sim import GROUPS, Choice, failures_of, run_seeds
 
 CHUNK = 100
@@ -34,21 +30,3 @@ def test_no_seed_violates_anything(first: int) -> None:
     assert tally.failures.keys() == known, failures_of(tally, CHOICE)
     assert tally.rebalances >= 4 * CHUNK, "worlds in which nothing happens prove nothing"
     assert tally.counts["faults"] >= 7 * CHUNK
-
-
-def test_a_world_that_blocks_its_loop_violates_a_rule(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = World.main
-
-    def block() -> None:
-        while True:
-            pass
-
-    async def main(self: World) -> Outcome:
-        asyncio.get_running_loop().call_later(1.0, block)
-        return await original(self)
-
-    monkeypatch.setattr(World, "main", main)
-    monkeypatch.setattr(world, "MOST_CPU_S", 1.0)
-
-    assert run_seed(0).violations[-1] == "blocked: a turn of the event loop did not end in 1.0 s of CPU time"
-    assert signal.getitimer(signal.ITIMER_VIRTUAL)[0] == 0

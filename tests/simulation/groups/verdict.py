@@ -21,18 +21,18 @@ from tests.simulation.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS
 from tests.simulation.groups.sharing import ConsumerLife
 
 if TYPE_CHECKING:
-    from tests.simulation.groups.world import World
+    from tests.simulation.groups.world import ProgramWorld
 
 
-def unrest(world: World) -> str:
+def unrest(world: ProgramWorld) -> str:
     """Why the group is not at rest."""
     lives = [life for life in world.live() if life.entered]
-    missing = [slot.name for slot in world.slots if slot.wanted and not slot.is_running]
+    missing = [slot.name for slot in world.programs if slot.wanted and not slot.is_running]
     if missing:
         return f"{missing} do not run"
     if not lives:
         return "no program has entered its block"
-    group = world.coordinator.group("g")
+    group = world.group()
     return _membership(lives, group) or _holders(world, lives, group)
 
 
@@ -47,17 +47,7 @@ def _membership(lives: list[Life], group: Group | None) -> str:
     return ""
 
 
-def waits_for_a_static_member(world: World) -> bool:
-    """Whether a program that has ended without a LeaveGroup, as static members do, is still a member.
-
-    It is one until its session is over, and each generation that completes begins that session anew, as in Kafka.
-    """
-    group = world.coordinator.group("g")
-    alive = {life.member.member_id for life in world.live() if life.entered}
-    return group is not None and not alive.issuperset(group.static_members.values())
-
-
-def _holders(world: World, lives: list[Life], group: Group | None) -> str:
+def _holders(world: ProgramWorld, lives: list[Life], group: Group | None) -> str:
     if world.plan.kind == ELECTION:
         return _leaders(lives)
     if world.plan.kind == PERMITS:
@@ -73,7 +63,7 @@ def _holders(world: World, lives: list[Life], group: Group | None) -> str:
 
 def _leaders(lives: list[Life]) -> str:
     """One candidate leads, of the highest priority that a candidate has."""
-    leading = [life for life in lives if life.is_valid() and LEADERSHIP in life.ledger.bodies]
+    leading = [life for life in lives if life.is_valid() and LEADERSHIP in life.bodies]
     if len(leading) != 1:
         return f"terms whose body runs: {[life.name for life in leading]}"
     ranks = {life.name: life.priority for life in lives if isinstance(life, CandidateLife)}
@@ -84,11 +74,11 @@ def _leaders(lives: list[Life]) -> str:
 def _notified(life: Life) -> Iterable[Place]:
     if isinstance(life, PoolLife):
         shards = life.pool.shards if life.pool is not None else ()
-        return [place for place in shards if place in life.ledger.bodies or place in life.ledger.finished]
-    return list(life.ledger.held) if life.is_valid() else []
+        return [place for place in shards if place in life.bodies or place in life.finished]
+    return list(life.held) if life.is_valid() else []
 
 
-def wanted_places(world: World, lives: list[Life]) -> dict[Place, int]:
+def wanted_places(world: ProgramWorld, lives: list[Life]) -> dict[Place, int]:
     """How many holders each place should have. A unit in quarantine has none."""
     left_out = world.quarantined()
     if world.plan.kind == CONNECT:
@@ -115,7 +105,7 @@ def _asks(life: ConsumerLife, topic: str) -> bool:
     return life.names is None or topic in life.names
 
 
-def _out_of_date(world: World, group: Group) -> str:
+def _out_of_date(world: ProgramWorld, group: Group) -> str:
     """An assignment is out of date where the same strategy, asked again, would move something."""
     name = group.protocol_name or ""
     if name.startswith(SERVER_PREFIX):
@@ -138,4 +128,4 @@ def _out_of_date(world: World, group: Group) -> str:
 
 def leads_without_body(life: Life) -> bool:
     """Whether a candidate leads at this moment while no body of its runs."""
-    return isinstance(life, CandidateLife) and life.is_valid() and not life.ledger.bodies
+    return isinstance(life, CandidateLife) and life.is_valid() and not life.bodies

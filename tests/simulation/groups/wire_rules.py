@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import TYPE_CHECKING
 
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable
 from rota.core.types.leader import PROTOCOL_TYPE, decode_candidate
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import CommitOffsets, CommitReply, JoinGroup, JoinReply, LeaveGroup, Reply, Request
-from tests.simulation.groups.books import Books, Ledger
-from tests.simulation.groups.coordinator import GroupCoordinator
-from tests.simulation.groups.link import Observer
+
+if TYPE_CHECKING:
+    from tests.simulation.groups.life import Life
 
 MOST_CALLS_A_SECOND = 150
 
@@ -25,20 +25,12 @@ def _commits_of(request: CommitOffsets) -> set[tuple[Partition, int]]:
     return {((request.group_id, item.topic, item.partition), item.offset) for item in request.offsets}
 
 
-class WireRules(Observer):
-    """What one link carries."""
+class WireRules:
+    """What goes over one transport of a program."""
 
-    def __init__(
-        self,
-        books: Books,
-        ledger: Ledger,
-        coordinator: GroupCoordinator,
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._books = books
-        self._ledger = ledger
-        self._coordinator = coordinator
-        self._loop = loop
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._violation = life.world.books.violation
         self.named: dict[str, None] = {}
         """Member ids that this life was given."""
         self.left: set[str] = set()
@@ -50,12 +42,15 @@ class WireRules(Observer):
         self._under_way: dict[int, tuple[CommitOffsets, set[Partition]]] = {}
         self._unanswered: set[tuple[Partition, int]] = set()
         """Commits with a try that got no answer."""
-        self._overtaken: set[int] = set()
-        """Requests under way while the same partition was committed anew."""
+        self.takeovers = 0
+        """First joins as a static member: one that comes late fences its own sender, in Kafka, too."""
         self._second = 0
         self._calls = 0
 
     def sent(self, request: Request) -> None:
+        """A request leaves by the program's own transport: those of an election within another have no rules."""
+        if self._life.wire is not self:
+            return
         self._count_call()
         match request:
             case JoinGroup():
@@ -66,6 +61,7 @@ class WireRules(Observer):
                 self._note_commit(request)
 
     def tried(self, request: Request) -> None:
+        """A request is refused on its way to a replica. Until its sender has the answer it cannot know that."""
         if isinstance(request, CommitOffsets):
             self._under_way[id(request)] = (request, {place for place, _ in _commits_of(request)})
 
@@ -85,45 +81,37 @@ class WireRules(Observer):
                     self._highest[place] = self.committed.get(place, -1)
 
     def concluded(self, request: Request) -> None:
+        """Its sender does not wait for an answer any more."""
         if self._under_way.pop(id(request), None) is not None and isinstance(request, CommitOffsets):
             self._unanswered |= _commits_of(request)
-        self._overtaken.discard(id(request))
-
-    def arrives(self, request: Request) -> None:
-        """A commit that is overtaken by a later one of the same sender, while both are under way, takes it back."""
-        if not isinstance(request, CommitOffsets) or id(request) not in self._overtaken:
-            return
-        group = self._coordinator.group(request.group_id)
-        for item in request.offsets if group is not None and group.generation_id == request.generation_id else ():
-            known = group.offsets.get((item.topic, item.partition)) if group is not None else None
-            if known is not None and 0 <= item.offset < known.offset and not self._ledger.is_dead:
-                text = f"{self._ledger.name} takes {item.topic}/{item.partition} from {known.offset} to {item.offset}"
-                self._books.violation("offset-back", text)
 
     def _count_call(self) -> None:
-        second = int(self._loop.time())
+        second = int(self._life.world.now_s)
         if second != self._second:
             self._second, self._calls = second, 0
         self._calls += 1
         if self._calls == MOST_CALLS_A_SECOND:
-            self._books.violation("busy", f"{self._ledger.name} sends {self._calls} calls within a second")
+            self._violation("busy", f"{self._life.name} sends {self._calls} calls within a second")
 
     def _note_join(self, request: JoinGroup) -> None:
+        self.takeovers += request.group_instance_id is not None and not request.member_id
+        self._check_claim(request)
+
+    def _check_claim(self, request: JoinGroup) -> None:
         """A leader that says in its join that it does not work may be followed by another candidate at once."""
-        ledger = self._ledger
-        if request.protocol_type != PROTOCOL_TYPE or not ledger.bodies or ledger.is_dead:
+        if request.protocol_type != PROTOCOL_TYPE or not self._life.bodies:
             return
         if any(decode_candidate(protocol.metadata).holding is False for protocol in request.protocols):
-            text = f"{ledger.name} says in its join that it does not lead, while its body runs"
-            self._books.violation("works-on", text)
+            text = f"{self._life.name} says in its join that it does not lead, while its body runs"
+            self._violation("works-on", text)
 
     def _note_leave(self, request: LeaveGroup) -> None:
         self.left.update(member.member_id for member in request.members)
-        ledger = self._ledger
-        if ledger.is_static and not ledger.steps_aside and not ledger.is_dead:
-            self._books.violation("static-leaves", f"{ledger.name} is static, and sends LeaveGroup")
-        if ledger.is_closing and ledger.soon_answered < ledger.soon_asked and not ledger.is_dead:
-            self._books.violation("left-too-soon", f"{ledger.name} sends LeaveGroup before commits that were asked for")
+        life = self._life
+        if life.is_static and not life.steps_aside:
+            self._violation("static-leaves", f"{life.name} is static, and sends LeaveGroup")
+        if life.is_closing and life.soon_answered < life.soon_asked:
+            self._violation("left-too-soon", f"{life.name} sends LeaveGroup before commits that were asked for")
 
     def _note_commit(self, request: CommitOffsets) -> None:
         about = set()
@@ -131,13 +119,10 @@ class WireRules(Observer):
             place = (request.group_id, item.topic, item.partition)
             about.add(place)
             highest = self._highest.get(place, -1)
-            if 0 <= item.offset < highest and not self._ledger.is_dead:
-                text = f"{self._ledger.name} sends {item.offset} for {place} after it sent {highest}"
-                self._books.violation("offset-back", text)
+            if 0 <= item.offset < highest:
+                text = f"{self._life.name} sends {item.offset} for {place} after it sent {highest}"
+                self._violation("offset-back", text)
             self._highest[place] = max(highest, item.offset)
-        for number, (_, others) in self._under_way.items():
-            if about & others and number != id(request):
-                self._overtaken.add(number)
         self._under_way[id(request)] = (request, about)
 
     def check_commit_error(self, place: Partition, offset: int, error: CoordinatorError) -> None:
@@ -145,18 +130,18 @@ class WireRules(Observer):
         under_way = (_commits_of(request) for request, _ in self._under_way.values())
         may_be_made = (place, offset) in self._unanswered.union(*under_way)
         is_wrong = not may_be_made if isinstance(error, CoordinatorUnreachable) else self.committed.get(place) == offset
-        if is_wrong and not self._ledger.is_dead:
-            text = f"the commit of {offset} for {place} by {self._ledger.name} raised {error!r:.200}"
-            self._books.violation("commit-error", text)
+        if is_wrong:
+            text = f"the commit of {offset} for {place} by {self._life.name} raised {error!r:.200}"
+            self._violation("commit-error", text)
 
     # --- at the end ---------------------------------------------------------------------------
 
-    def check_left(self, group_id: str) -> None:
+    def check_left(self) -> None:
         """A dynamic member that has left its block is not in its group any more, or has sent its LeaveGroup."""
-        if self._ledger.is_static:
+        if self._life.is_static:
             return
-        group = self._coordinator.group(group_id)
+        group = self._life.world.group()
         members = group.members if group is not None else {}
         for member_id in self.named:
             if member_id in members and member_id not in self.left:
-                self._books.violation("not-left", f"{self._ledger.name} went without LeaveGroup for {member_id}")
+                self._violation("not-left", f"{self._life.name} went without LeaveGroup for {member_id}")

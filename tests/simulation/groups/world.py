@@ -1,62 +1,49 @@
-"""One group of programs in virtual time, drawn from a seed: troubled at first, then calm, then ended in order."""
+"""Users' programs against the replicas of a world: real consumers, pools, workers, elections, members and permits."""
 
 from __future__ import annotations
 
-import asyncio
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
 
 from rota.core.assignors import TopicPartition
 from rota.core.assignors.work import WorkItem
+from rota.core.group.state import Group
 from rota.core.types import TopicFacts
+from rota.protocol.errors import ErrorCode
+from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
-from rota.protocol.messages import PutTopic
-from rota.testing.virtual_time import Deadlock, Runaway, VirtualTimeLoop, run
+from rota.protocol.messages import PutTopic, Reply
+from tests.simulation.checks import check
 from tests.simulation.groups import own_strategies
 from tests.simulation.groups.bodies import CandidateLife, PoolLife
 from tests.simulation.groups.books import Books
-from tests.simulation.groups.coordinator import NAMESPACE, GroupCoordinator
-from tests.simulation.groups.freezes import FreezeRule
 from tests.simulation.groups.in_threads import CandidateInThreads, ConsumerInThreads, PoolInThreads
 from tests.simulation.groups.life import MOST_CLOSE_S, Life
-from tests.simulation.groups.link import CALM
-from tests.simulation.groups.mischief import Mischief
+from tests.simulation.groups.nemesis import ProgramNemesis
 from tests.simulation.groups.permits import PermitLife
-from tests.simulation.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS, Plan, draw_plan
-from tests.simulation.groups.priorities import PreemptionRule
-from tests.simulation.groups.quarantine import QuarantineRule
+from tests.simulation.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS, draw_plan
 from tests.simulation.groups.sharing import ConnectLife, ConsumerLife, MemberLife
-from tests.simulation.groups.trace import Trace
-from tests.simulation.groups.verdict import leads_without_body, unrest, waits_for_a_static_member
-from tests.simulation.many import quiet_logs
+from tests.simulation.groups.verdict import leads_without_body, unrest
+from tests.simulation.history import GroupKey, History
+from tests.simulation.nemesis import FOR_EVER_MS
+from tests.simulation.profiles import Parts, Profile
+from tests.simulation.store import READ_TIMEOUT_MS
 from tests.simulation.strands import Strands
+from tests.simulation.without import NOTHING, Without
+from tests.simulation.world import World
 
-MOST_TURNS = 400_000
-MOST_CPU_S = 30.0
-"""Of one world: they take a tenth of a second."""
-TICK_S = 0.25
-REST_S = 5.0
-"""What a group may take to come to rest, beside one session timeout."""
+TICK_MS = 250
 MOST_IDLE_S = 1.0
 """How long a candidate may lead before its body runs."""
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What one seed came to."""
-
-    seed: int
-    violations: list[str]
-    rebalances: int
-    faults: int
-    handed_over: int
-    seconds: float
-    """Virtual ones."""
-    trace: Trace
+MOST_PROGRAMS = 7
+PACKETS_S = 0.05
+"""By then packets have arrived that were sent in fair weather."""
+RETRY_MS = 100
+CONVERGE_MS = 10_000
+"""What a group may take to come to rest, beside two session timeouts."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,164 +68,149 @@ class Slot:
         return self.life is not None and self.life.is_live and self.life.entered
 
 
-PACKETS_S = 0.05
-"""By then packets have arrived that were sent in fair weather."""
+class ProgramWorld(World):
+    """A world with one group of programs. What they draw has a stream of its own."""
 
+    nemesis: ProgramNemesis
 
-class World:
-    """Everything that one seed decides."""
-
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.rng = Random(f"groups {seed}")
-        self.plan: Plan = draw_plan(seed, self.rng)
+    def __init__(self, seed: int, profile: Profile | None = None, without: Without = NOTHING) -> None:
+        """The plan of the seed takes the place of a `profile`."""
+        self.draws = Random(f"groups {seed}")
+        self.plan = draw_plan(seed, self.draws)
         self.is_calm = False
         self.calm_since = float("inf")
-        self.stalled_until = -float("inf")
-        """When the process went on after it had stood still."""
-        self.slots: list[Slot] = []
-        self.numbers = self.rng.randint(1, 7)
+        self.programs: list[Slot] = []
+        self.numbers = self.draws.randint(1, 7)
         self.work_items = self.draw_work()
+        self.books = Books(self)
+        self.strands = Strands()
         self._offsets: dict[TopicPartition, int] = {}
-        self.strands: Strands
+        super().__init__(seed, self._profile(), without)
 
-    async def main(self) -> Outcome:
-        """All phases."""
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualTimeLoop)
-        self.loop = loop
-        loop.set_exception_handler(lambda _loop, _context: None)
-        self.trace = Trace(loop.time)
-        self.books = Books(self.trace, loop.time)
-        self.coordinator = GroupCoordinator(loop, Limits(initial_rebalance_delay_ms=self.rng.choice((0, 50, 200))))
-        if self.plan.priorities:
-            self.coordinator.watchers.append(PreemptionRule(self.coordinator, self.books).note)
-        if self.plan.freezes:
-            self.coordinator.watchers.append(FreezeRule(self.books).note)
-        if self.plan.quarantines:
-            self.coordinator.watchers.append(QuarantineRule(self.books).note)
-        self.mischief = Mischief(self)
-        began_at = loop.time()
-        with Strands(loop) if self.plan.threads else nullcontext() as strands:
-            if strands is not None:
-                self.strands = strands
-            await self._phases()
-        return self._outcome(loop.time() - began_at)
-
-    async def _phases(self) -> None:
-        self._set_up()
-        ticking = self.loop.create_task(self._tick(), name="ticker")
-        await self.mischief.run()
-        await self._become_calm()
-        await self._end()
-        ticking.cancel()
-
-    def _outcome(self, seconds: float) -> Outcome:
-        return Outcome(
-            self.seed,
-            self.books.violations,
-            self.coordinator.rebalances,
-            self.mischief.done,
-            self.books.handed_over,
-            seconds,
-            self.trace,
+    def _profile(self) -> Profile:
+        plan, has_faults = self.plan, self.plan.has("replicas")
+        return Profile(
+            "programs",
+            replicas=self.draws.choice((1, 2, 3)) if has_faults else 1,
+            shards=self.draws.choice((1, 2)) if has_faults else 1,
+            groups=1,
+            slots=0,
+            safety_ms=int(1000 * plan.mischief_s),
+            converge_ms=(READ_TIMEOUT_MS if has_faults else 0) + CONVERGE_MS + 2 * plan.session_ms,
+            lease_ms=2_000,
+            session_ms=(plan.session_ms, plan.session_ms),
+            rebalance_ms=(plan.rebalance_ms, plan.rebalance_ms),
+            initial_rebalance_delay_ms=self.draws.choice((0, 50, 200)),
+            churn_every_ms=FOR_EVER_MS,
+            admin_every_ms=0,
+            fault_every_ms=3_000 if has_faults else 0,
+            loss=plan.loss,
+            slow_answers=plan.loss,
+            stalled_statements=0.01 if has_faults else 0.0,
+            lost_statements=0.01 if has_faults else 0.0,
+            late_answers=0.01 if has_faults else 0.0,
         )
 
-    def _set_up(self) -> None:
-        plan = self.plan
-        self.trace.note("world", "plan", plan)
-        if plan.kind == CONSUMERS:
-            for topic, partitions in plan.topics.items():
-                self.coordinator.ask(PutTopic(NAMESPACE, topic, partitions))
-            own_strategies.register_all()
-            redundant = [name for name in plan.stages[0] if "redundant" in name]
-            self.books.most_holders = 2 if redundant else 1
-        for _ in range(plan.slots):
-            self.add_slot()
+    def _parts(self, profile: Profile) -> Parts:
+        beside = frozenset({"freeze_group"}) if self.plan.freezes else frozenset()
+        return Parts(forwards=self.seed % 2 == 0, steals=profile.replicas == 1, beside=beside)
+
+    def _limits(self) -> Limits:
+        return Limits(initial_rebalance_delay_ms=self.profile.initial_rebalance_delay_ms)
+
+    def _new_nemesis(self) -> ProgramNemesis:
+        return ProgramNemesis(self)
 
     # --- phases -------------------------------------------------------------------------------
 
-    async def _become_calm(self) -> None:
-        """Take all faults away, and wait for rest."""
-        self.is_calm, self.calm_since = True, self.loop.time()
-        self.trace.note("world", "becomes calm")
+    def run(self) -> History:
+        before = random.getstate()
+        random.seed(self.seed)  # The SDK draws its pauses from it.
+        try:
+            with self.strands if self.plan.threads else nullcontext():
+                self._set_up()
+                return super().run()
+        finally:
+            random.setstate(before)
+
+    def _set_up(self) -> None:
+        plan = self.plan
+        self.note("world", "plan", plan)
+        if plan.kind == CONSUMERS:
+            for topic, partitions in plan.topics.items():
+                self.register(topic, partitions)
+            own_strategies.register_all()
+            self.books.most_holders = 2 if any("redundant" in name for name in plan.stages[0]) else 1
+        for _ in range(plan.slots):
+            self.add_slot()
+        self._tick()
+
+    def _wait_for_peace(self) -> None:
+        """L7: once all faults are over, the group comes to rest. Then every program leaves its block."""
+        self.is_calm = True
         for life in self._all_lives():
-            if not life.ledger.is_dead:
-                life.link.weather = CALM
-            life.reconnect()
-            for link in getattr(life, "nested", ()):
-                link.repair()
-        session_s = self.plan.session_ms / 1000
-        until = usual = self.loop.time() + self._freeze_lasts_s() + session_s + REST_S
-        quiet = 0
-        while quiet < 2:
-            await asyncio.sleep(TICK_S)
-            if waits_for_a_static_member(self):
-                # Its end begins one more rebalance, with a delay for its work, so rest comes later than the end.
-                until = max(until, min(usual + session_s, self.loop.time() + REST_S))
-            why = unrest(self)
-            quiet = 0 if why else quiet + 1
-            if why and self.loop.time() >= until:
-                self.books.violation("unrest", why)
-                return
-
-    def _freeze_lasts_s(self) -> float:
-        group, now_ms = self.coordinator.group("g"), self.coordinator.now_ms()
-        if group is None or not group.is_frozen(now_ms):
-            return 0.0
-        assert group.frozen_until_ms is not None
-        return (group.frozen_until_ms - now_ms) / 1000
-
-    async def _end(self) -> None:
-        """Have every program leave its block."""
-        for slot in self.slots:
+            life.transport.refuses_until_ms = 0
+            life.transport.reset()
+        super()._wait_for_peace()
+        self.calm_since = self.now_s
+        for slot in self.programs:
             slot.wanted = False
         for life in self.live():
             life.stop()
-        running = [life.task for life in self._all_lives() if not life.task.done()]
-        if running:
-            await asyncio.wait(running, timeout=MOST_CLOSE_S)
-        stuck = [life for life in self._all_lives() if not life.task.done()]
+        end_ms = self.scheduler.now_ms + int(1000 * MOST_CLOSE_S)
+        while (stuck := self._stuck()) and self.scheduler.now_ms < end_ms:
+            self.scheduler.run_until(self.scheduler.now_ms + TICK_MS)
         for life in stuck:
-            if not life.ledger.is_dead:
-                self.books.violation(
-                    "does-not-end", f"{life.name} was asked to end, and has not after {MOST_CLOSE_S} s"
-                )
-            life.ledger.is_dead = True
+            self.books.violation("does-not-end", f"{life.name} was asked to end, and has not after {MOST_CLOSE_S} s")
 
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            self.books.check_all_holders()
-            for life in self.live():
-                idle_s = life.ledger.idle_s + TICK_S if leads_without_body(life) else 0.0
-                if life.ledger.idle_s < MOST_IDLE_S <= idle_s:
-                    self.books.violation("idle-term", f"{life.name} has led for {idle_s} s without a body that runs")
-                life.ledger.idle_s = idle_s
+    def _stuck(self) -> list[Life]:
+        return [life for life in self._all_lives() if not life.task.done() and not life.dead]
 
-    # --- slots --------------------------------------------------------------------------------
+    def _check_quiet(self) -> None:
+        """The other worlds check what replicas owe their callers."""
+
+    def _unrest(self, key: GroupKey) -> str:
+        return unrest(self)
+
+    def _end_processes(self) -> None:
+        super()._end_processes()
+        if self.plan.threads:
+            self.strands.end()
+        for life in self._all_lives():
+            life.loop.end()
+
+    def _tick(self) -> None:
+        self.books.check_all_holders()
+        for life in self.live():
+            idle_s = life.idle_s + TICK_MS / 1000 if leads_without_body(life) else 0.0
+            if life.idle_s < MOST_IDLE_S <= idle_s:
+                self.books.violation("idle-term", f"{life.name} has led for {idle_s} s without a body that runs")
+            life.idle_s = idle_s
+        self.scheduler.after(TICK_MS, None, self._tick)
+
+    # --- programs -----------------------------------------------------------------------------
 
     def live(self) -> list[Life]:
         """The processes that run and were not asked to end."""
-        return [slot.life for slot in self.slots if slot.life is not None and slot.life.is_live]
+        return [slot.life for slot in self.programs if slot.life is not None and slot.life.is_live]
 
     def _all_lives(self) -> Iterator[Life]:
-        for slot in self.slots:
+        for slot in self.programs:
             yield from slot.lives
 
     def add_slot(self) -> None:
-        number = len(self.slots)
-        if number >= 7:
+        number = len(self.programs)
+        if number >= MOST_PROGRAMS:
             return
-        instance_id = f"i{number}" if self.rng.random() < self.plan.static else None
-        stage = max((slot.stage for slot in self.slots if slot.wanted), default=0)
-        self.slots.append(Slot(number, self._kind(), instance_id, stage))
-        self._start(self.slots[-1])
+        instance_id = f"i{number}" if self.draws.random() < self.plan.static else None
+        stage = max((slot.stage for slot in self.programs if slot.wanted), default=0)
+        self.programs.append(Slot(number, self._kind(), instance_id, stage))
+        self._start(self.programs[-1])
 
     def _kind(self) -> type[Life]:
-        in_threads = self.rng.random() < self.plan.threads
+        in_threads = self.draws.random() < self.plan.threads
         if self.plan.kind == CONSUMERS:
-            if self.rng.random() < self.plan.pools:
+            if self.draws.random() < self.plan.pools:
                 return PoolInThreads if in_threads else PoolLife
             return ConsumerInThreads if in_threads else ConsumerLife
         if self.plan.kind == PERMITS:
@@ -250,24 +222,23 @@ class World:
     def _start(self, slot: Slot) -> None:
         if not slot.wanted or (slot.life is not None and not slot.life.task.done()):
             return  # Its successor begins when it has ended.
-        name = f"{slot.name}.{len(slot.lives)}"
-        life = slot.life = slot.kind(self, name, slot.instance_id, slot.stage)
+        life = slot.life = slot.kind(self, f"{slot.name}.{len(slot.lives)}", slot.instance_id, slot.stage)
         slot.lives.append(life)
         life.task.add_done_callback(lambda _: self._ended(slot, life))
 
     def _ended(self, slot: Slot, life: Life) -> None:
         if slot.life is life:
-            self.later(0.05 if self.is_calm else slot.back_in_s, lambda: self._start(slot))
+            self._start_later(slot, 0.05 if self.is_calm else slot.back_in_s)
 
-    def later(self, seconds: float, act: Callable[[], None]) -> None:
-        self.loop.call_later(seconds, act)
+    def _start_later(self, slot: Slot, seconds: float) -> None:
+        self.scheduler.after(int(1000 * seconds), None, self._start, slot)
 
     def kill(self, slot: Slot, *, back_in_s: float) -> None:
         """End a process without a word; its successor comes later."""
         life, slot.life = slot.life, None
         if life is not None and not life.task.done():
             life.kill()
-        self.later(back_in_s, lambda: self._start(slot))
+        self._start_later(slot, back_in_s)
 
     def restart(self, slot: Slot, *, back_in_s: float) -> None:
         """End a process in order; its successor comes later.
@@ -285,67 +256,56 @@ class World:
             slot.life.stop()
 
     def has_successor(self, life: Life) -> bool:
-        return any(life in slot.lives and life is not slot.lives[-1] for slot in self.slots)
+        return any(life in slot.lives and life is not slot.lives[-1] for slot in self.programs)
 
     # --- what there is to share ---------------------------------------------------------------
+
+    def register(self, topic: str, partitions: int) -> None:
+        """Register a topic before the first of the replicas serves: ask until it is there."""
+
+        def retry(reply: Reply | None) -> None:
+            if reply is None or reply.error is not ErrorCode.NONE:
+                self.scheduler.after(RETRY_MS, None, self.register, topic, partitions)
+
+        self.nemesis.ask(PutTopic(self.groups[0][0], topic, partitions), retry)
 
     def next_offset(self, place: TopicPartition) -> int:
         """The next offset of a partition: no program asks for a lower one after a higher one."""
         self._offsets[place] = self._offsets.get(place, 0) + 1
         return self._offsets[place]
 
+    def group(self) -> Group | None:
+        """The programs' group at the replica that owns it."""
+        owned = self.owner(shard_of(*self.groups[0], self.profile.shards))
+        return owned.shard.groups.get(self.groups[0]) if owned is not None else None
+
     def quarantined(self) -> tuple[str, ...]:
         """The units that assignments of the group leave out."""
-        group = self.coordinator.group(Life.group_id)
+        group = self.group()
         return () if group is None else group.quarantine.names
+
+    def topics_now(self) -> dict[str, TopicFacts]:
+        """The registered topics."""
+        folded = self.store.folded[shard_of(self.groups[0][0], "", self.profile.shards)]
+        rows = sorted(folded.topics.values(), key=lambda row: row.topic)
+        return {row.topic: TopicFacts(row.partitions, dict(row.attributes)) for row in rows if row.partitions}
 
     def topic_facts(self) -> Mapping[str, TopicFacts]:
         """What the group's strategy should go by."""
         if self.plan.counts == "mapping":
             return {topic: TopicFacts(partitions) for topic, partitions in self.plan.topics.items()}
-        return self.coordinator.topics()
+        return self.topics_now()
 
     def partition_counts(self) -> dict[str, int]:
         return {topic: facts.partitions for topic, facts in self.topic_facts().items()}
 
     def draw_work(self) -> frozenset[WorkItem]:
-        connectors = [f"c{number}" for number in range(self.rng.randint(1, 3))]
-        tasks = [WorkItem(name, task) for name in connectors for task in range(-1, self.rng.randint(0, 3))]
+        connectors = [f"c{number}" for number in range(self.draws.randint(1, 3))]
+        tasks = [WorkItem(name, task) for name in connectors for task in range(-1, self.draws.randint(0, 3))]
         return frozenset(tasks)
 
 
-def run_seed(seed: int) -> Outcome:
-    """Play one world. What went wrong is in its `violations`."""
-    world = World(seed)
-    with quiet_logs(), _interrupted_after(MOST_CPU_S):
-        try:
-            return run(world.main(), timeout=None, seed=seed, most_turns=MOST_TURNS)
-        except _Blocked:
-            world.books.violation("blocked", f"a turn of the event loop did not end in {MOST_CPU_S} s of CPU time")
-            return world._outcome(0.0)
-        except (Deadlock, Runaway) as stopped:
-            world.books.violation("stuck", str(stopped))
-            return world._outcome(0.0)
-
-
-class _Blocked(KeyboardInterrupt):
-    """A kind of exception that asyncio passes on, whichever callback it is raised in."""
-
-
-@contextmanager
-def _interrupted_after(cpu_s: float) -> Iterator[None]:
-    """Raise `_Blocked` where the block takes longer: code that never awaits anything lets no virtual time pass."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise _Blocked
-
-    before = signal.signal(signal.SIGVTALRM, interrupt)
-    signal.setitimer(signal.ITIMER_VIRTUAL, cpu_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, before)
+def run_program_seed(seed: int, profile: Profile | None = None, without: Without = NOTHING) -> tuple[World, list[str]]:
+    """Play one world of programs, and check it."""
+    world = ProgramWorld(seed, profile, without)
+    return world, check(world.run(), world.profile, by_programs=True)
