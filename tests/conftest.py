@@ -40,6 +40,11 @@ def pytest_collection() -> Generator[None, object, object]:
         gc.enable()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Run the tests of Spark first: one worker gets all of them and starts Spark once, while the others work."""
+    items.sort(key=lambda item: "spark" not in getattr(item, "fixturenames", ()))
+
+
 @pytest.fixture(autouse=True)
 def same_umask() -> Iterator[None]:
     """`rota serve` sets the umask of its process, which is that of the tests when they call it as a function."""

@@ -28,7 +28,7 @@ from tests.support.cluster_network import ProxiedNetwork
 from tests.support.cluster_wiring import POSTGRES
 from tests.support.processes import Processes
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.processes, pytest.mark.thorough]
 
 NAMESPACE = "on-call"
 DEADLINE_S = 60.0

@@ -95,7 +95,8 @@ class PostgresServer(Server):
     def create_database(self, name: str = "", *, template: str = "template0") -> str:
         """Create a database, empty or a copy of `template` (to which no client may be connected); returns its DSN."""
         database = name or f"test_{next(self._names)}"
-        self.execute(f'CREATE DATABASE "{database}" TEMPLATE "{template}"')
+        # The default strategy writes the whole copy to the log first, which takes twice as long.
+        self.execute(f'CREATE DATABASE "{database}" TEMPLATE "{template}" STRATEGY file_copy')
         return self.dsn(database)
 
     def drop_database(self, name: str) -> None:
