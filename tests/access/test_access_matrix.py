@@ -28,6 +28,7 @@ from tests.access.issuers import service_account
 from tests.grpc.clients import SessionClient
 from tests.http.routes import routes_of
 from tests.support.examples import EXAMPLES
+from tests.support.peers import STATUS_LOST
 
 _GROUP = NAMESPACE_PATH + "/groups/{group_id}"
 PROTO = Path(__file__).parents[2] / "proto" / "rota" / "v1"
@@ -316,7 +317,7 @@ async def _on_a_stream(channel: grpc.aio.Channel, metadata: tuple[tuple[str, str
     except (asyncio.InvalidStateError, AssertionError, grpc.aio.AioRpcError):
         if not client.stream.done():
             raise
-        if await client.stream.details() == "Internal error from Core":
+        if await client.stream.details() == STATUS_LOST:
             return None
         # Its caller may be a member nowhere, so the server's look at open work has ended it between two calls.
         return _verdict(await client.stream.code())
