@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from rota.cli.calls import Server
-from rota.cli.examination import Checked, examine
+from rota.cli.doctor import Checked, examine
 from rota.cli.options import Shared
 from rota.credentials import Credentials
 from rota.server.lifecycle import serve

@@ -89,8 +89,8 @@ def test_the_token_of_a_context_goes_to_its_server_alone(rota: Rota, file: Path,
 
     assert chosen().credentials.token_file == token
     assert chosen(url="https://elsewhere.example").credentials.token_file is None
-    assert chosen().with_given("https://elsewhere.example", None, None).credentials.token_file is None
-    assert chosen().with_given(None, "search", None).credentials.token_file == token
+    assert chosen().with_given("https://elsewhere.example", None).credentials.token_file is None
+    assert chosen().with_given(None, "search").credentials.token_file == token
     assert chosen(token_file=tmp_path / "mine").credentials.token_file == tmp_path / "mine"
 
 

@@ -35,7 +35,7 @@ def test_a_folder_gets_a_backup_with_a_date_in_its_name(rota: Rota, tmp_path: Pa
 def test_lost_commits_beyond_the_first_ones_are_counted(
     rota: Rota, backup: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rota.cli.copies.SHOWN", 2)
+    monkeypatch.setattr("rota.cli.db.SHOWN", 2)
     for partition in "012":
         rota("offsets", "set", "--force", "billing", "invoices", partition, "9")
     rota("db", "backup", str(tmp_path / "later.db"), "--store", rota.store_url)

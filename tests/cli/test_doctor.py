@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from rota.cli import examination
+from rota.cli import doctor
 from rota.cli.calls import Server
-from rota.cli.examination import Checked, examine
+from rota.cli.doctor import Checked, examine
 from rota.cli.options import Shared
 from tests.cli.conftest import Rota
 from tests.client.strange_servers import listening
@@ -26,7 +26,7 @@ Exposition = Callable[[int], str]
 
 async def examined(metrics: Exposition, monkeypatch: pytest.MonkeyPatch) -> dict[str, Checked]:
     """The checks on a server that shows these metrics."""
-    monkeypatch.setattr(examination, "WINDOW_S", 0.0)
+    monkeypatch.setattr(doctor, "WINDOW_S", 0.0)
     times = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

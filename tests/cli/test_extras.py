@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from rota.cli.extras import MODULES
+from rota.cli.main import MODULES
 from tests.support.newcomer import Newcomer, modules_of
 
 pytestmark = pytest.mark.thorough

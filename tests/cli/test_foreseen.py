@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.cli.exits import CommandFailed, Exit
-from rota.cli.foreseen import failure_of, foreseen
+from rota.cli.exits import CommandFailed, Exit, failure_of, foreseen
 from rota.client import CoordinatorUnreachable
 from rota.client.errors import error_for
 from rota.protocol.errors import ErrorCode, RejectedRequest

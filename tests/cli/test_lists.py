@@ -16,7 +16,7 @@ import httpx
 import pytest
 from rich.cells import cell_len
 
-from rota.cli.tables import fitting, print_table
+from rota.cli.output import fitting, print_table
 from tests.cli.conftest import Rota
 from tests.support.processes import Processes, rota_command
 

@@ -132,5 +132,5 @@ def test_doctor_says_that_nobody_answers_and_what_to_do(rota: Rota) -> None:
     done = rota("--url", "http://127.0.0.1:9", "doctor")
 
     assert done.exit_code == 1
-    assert "is `rota serve` running?" in done.out
+    assert "`rota serve` starts one" in done.out
     assert done.err == "rota: failed checks: server\n"

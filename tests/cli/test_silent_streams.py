@@ -10,10 +10,11 @@ from threading import Thread
 
 import pytest
 
-from rota.cli import calls, watch
+from rota.cli import calls
+from rota.cli import group_events as watch
 from rota.cli.calls import Server
+from rota.cli.group_events import group_events
 from rota.cli.options import Shared
-from rota.cli.watch import group_events
 
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 _KNOWN = b'HTTP/1.1 200 OK\r\ncontent-length: 16\r\nconnection: close\r\n\r\n{"state":"Dead"}'

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rota.cli.config_offset import ConfigOffsetFile
+from rota.cli.members import ConfigOffsetFile
 from tests.exec.wrappers import Wrappers, environment_of, guardian_of
 from tests.support.processes import Process
 

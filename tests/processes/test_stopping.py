@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from rota.cli.calls import Server as Calls
-from rota.cli.history import recent_events
+from rota.cli.group_events import recent_events
 from rota.cli.options import Shared
 from tests.processes.server import Server
 from tests.support.processes import Process, Processes

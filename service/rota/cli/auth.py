@@ -45,7 +45,7 @@ def can_i(
     ] = None,
     topic: Annotated[bool, typer.Option("--topic", help="NAME is a topic, not a group.")] = False,
     url: Url = None,
-    output: OutputFormat = None,
+    output: OutputFormat = Output.TABLE,
 ) -> None:
     """Print whether the rules allow an action, and which rule decides; ends with 4 if they do not.
 
@@ -56,7 +56,7 @@ def can_i(
     if action not in Action.__members__.values():
         raise CommandFailed(f"{action!r} is no action; there are {', '.join(Action)}", Exit.USAGE)
     place = _place(what, is_topic=topic)
-    options = shared(context, url=url, output=output)
+    options = shared(context, url=url)
     if subject is None:
         if of_group or _is_typed(context, "access_file"):
             raise CommandFailed("--access-file requires --as SUBJECT", Exit.USAGE)
@@ -65,25 +65,25 @@ def can_i(
         raise CommandFailed("--as requires --access-file: a server answers only for the caller itself", Exit.USAGE)
     else:
         item = _look_up(access_file, subject, of_group or [], Action(action), place)
-    print_item(item, Output.TABLE if options.output is Output.NAME else options.output, name="rule")
+    print_item(item, Output.TABLE if output is Output.NAME else output, name="rule")
     if not item["allowed"]:
         raise typer.Exit(Exit.AUTH)
 
 
 @app.command("whoami")
-def whoami(context: typer.Context, url: Url = None, output: OutputFormat = None) -> None:
+def whoami(context: typer.Context, url: Url = None, output: OutputFormat = Output.TABLE) -> None:
     """Print your identity at the server, and the rules that apply to you; ends with 4 if your token is invalid."""
     from rota.cli.calls import Server
 
-    options = shared(context, url=url, output=output)
+    options = shared(context, url=url)
     with Server(options) as server:
         caller = server.exchange("GET", "/v1/whoami")
-    if options.output is Output.TABLE:
+    if output is Output.TABLE:
         expires_at_ms = caller.pop("expires_at_ms")
         caller["groups"] = ", ".join(caller["groups"])
         caller["rules"] = ", ".join(rule["name"] for rule in caller["rules"])
         caller["expires"] = expires_at_ms and until(expires_at_ms)
-    print_item(caller, options.output, name="subject")
+    print_item(caller, output, name="subject")
 
 
 @app.command("check")

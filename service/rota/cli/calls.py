@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -34,30 +35,27 @@ from rota.protocol.messages import (
 )
 from rota.protocol.wire.addresses import HTTP, IS_THIS_ROTA, split_address
 from rota.protocol.wire.documents import parse_document
-from rota.protocol.wire.problems import Problem, decode_problem, detail_at
+from rota.protocol.wire.problems import PRUNED_EVENT, Problem, decode_problem, detail_at
 from rota.protocol.wire.replies import MalformedReply, decode_reply
 from rota.protocol.wire.routes import encode_request
 
 AnyReply = TypeVar("AnyReply", bound=Reply)
+AnyList = TypeVar("AnyList", ListGroups, ListTopics)
 
 NAMESPACES = "/v1/namespaces"
 _TIMEOUT_S = COMMAND_LINE_TIMEOUT_MS / 1000
 
 
-class LinesArePruned(CommandFailed):
-    """The journal's lines that the command requested are pruned."""
+class RevisionOutOfRange(CommandFailed):
+    """The journal does not have the requested lines: they are pruned, or it ends before them.
 
-    def __init__(self, message: str, first_revision: int) -> None:
+    It has the lines after the revision `next_after`.
+    """
+
+    def __init__(self, message: str, next_after: int, *, is_pruned: bool) -> None:
         super().__init__(message, exit_for(ErrorCode.REVISION_OUT_OF_RANGE))
-        self.first_revision = first_revision
-
-
-class JournalIsShorter(CommandFailed):
-    """The journal ends before the line after which the command should continue."""
-
-    def __init__(self, message: str, last_revision: int) -> None:
-        super().__init__(message, exit_for(ErrorCode.REVISION_OUT_OF_RANGE))
-        self.last_revision = last_revision
+        self.next_after = next_after
+        self.is_pruned = is_pruned
 
 
 class Server:
@@ -119,25 +117,21 @@ class Server:
         """Return the namespaces that the caller may read, by name."""
         return [str(each) for each in self.exchange("GET", NAMESPACES, timeout_s=timeout_s).get("namespaces", ())]
 
-    def groups(self, namespace: str) -> list[ListedGroup]:
-        """Return all groups of a namespace, over all pages."""
-        groups: list[ListedGroup] = []
+    def pages(self, request: AnyList, reply_type: type[AnyReply]) -> Iterator[AnyReply]:
+        """Yield all pages of a list."""
         after: str | None = ""
         while after is not None:
-            page = self.call(ListGroups(namespace, after=after), ListReply)
-            groups += page.groups
+            page: Any = self.call(replace(request, after=after), reply_type)
+            yield page
             after = page.next_after
-        return groups
+
+    def groups(self, namespace: str) -> list[ListedGroup]:
+        """Return all groups of a namespace."""
+        return [group for page in self.pages(ListGroups(namespace), ListReply) for group in page.groups]
 
     def topics(self, namespace: str) -> list[ListedTopic]:
-        """Return all topics of a namespace, over all pages."""
-        topics: list[ListedTopic] = []
-        after: str | None = ""
-        while after is not None:
-            page = self.call(ListTopics(namespace, after), ListTopicsReply)
-            topics += page.topics
-            after = page.next_after
-        return topics
+        """Return all topics of a namespace."""
+        return [topic for page in self.pages(ListTopics(namespace), ListTopicsReply) for topic in page.topics]
 
     def has_group(self, group_id: str) -> bool:
         """Return whether the group exists; also True if this caller may not know."""
@@ -148,8 +142,9 @@ class Server:
         return True
 
     def get(self, path: str) -> httpx.Response:
-        """Return the response of any path; raises httpx's errors."""
-        return self._http.get(path)
+        """Return the response of any path, whatever its status."""
+        with self._reaching():
+            return self._http.get(path)
 
     def group_path(self, group_id: str, *more: str) -> str:
         """Return the path of a group, or of a resource below it."""
@@ -157,15 +152,27 @@ class Server:
         below = (quote(part, safe="") for part in ("groups", group_id, *more))
         return "/".join((NAMESPACE_PATH.format(namespace=self.namespace), *below))
 
-    @contextmanager
-    def stream(self, path: str, query: tuple[tuple[str, str], ...]) -> Iterator[Iterator[str]]:
-        """Yield the lines of an endless response; fails when the server has sent no ping for `STREAM_SILENCE_MS`."""
+    def events(self, path: str, after: int) -> Iterator[dict[str, Any]]:
+        """Yield the server-sent events of one endless response; fails when no ping came for `STREAM_SILENCE_MS`."""
         silence = httpx.Timeout(_TIMEOUT_S, read=STREAM_SILENCE_MS / 1000)
-        with self._reaching(), self._http.stream("GET", path, params=list(query), timeout=silence) as response:
+        with self._reaching(), self._http.stream("GET", path, params={"after": after}, timeout=silence) as response:
             if response.status_code != httpx.codes.OK:
                 response.read()
                 self._checked(response)
-            yield response.iter_lines()
+            frame: dict[str, str] = {}
+            for line in response.iter_lines():
+                name, _, value = line.partition(":")
+                if name:
+                    frame[name] = value.removeprefix(" ")
+                elif not line:
+                    if frame.get("event") == PRUNED_EVENT:
+                        document = json.loads(frame["data"])
+                        problem = decode_problem(document.get("status", 0), document)
+                        text = "the stream ended with an error that is not Rota's"
+                        raise _failure_in(problem) if problem else CommandFailed(text)
+                    if "id" in frame:  # Events without an id are about the stream itself.
+                        yield json.loads(frame["data"])
+                    frame = {}
 
     @contextmanager
     def _reaching(self) -> Iterator[None]:
@@ -201,17 +208,17 @@ class Server:
             )
             raise CommandFailed(message, Exit.UNAVAILABLE)
         detail = detail_at(problem, response.status_code, self.url)
-        raise failure_in(replace(problem, detail=detail))
+        raise _failure_in(replace(problem, detail=detail))
 
 
-def failure_in(problem: Problem) -> CommandFailed:
+def _failure_in(problem: Problem) -> CommandFailed:
     """Convert an error of the server to the end of a command."""
     message = f"{problem.detail} ({problem.code})"
-    if problem.code is ErrorCode.REVISION_OUT_OF_RANGE and problem.last_revision is not None:
-        return JournalIsShorter(message, problem.last_revision)
-    if problem.code is ErrorCode.REVISION_OUT_OF_RANGE:
-        return LinesArePruned(message, problem.first_revision)
-    return CommandFailed(message, exit_for(problem.code))
+    if problem.code is not ErrorCode.REVISION_OUT_OF_RANGE:
+        return CommandFailed(message, exit_for(problem.code))
+    if problem.last_revision is not None:
+        return RevisionOutOfRange(message, problem.last_revision, is_pruned=False)
+    return RevisionOutOfRange(message, problem.first_revision - 1, is_pruned=True)
 
 
 def _check_names(request: Request) -> None:

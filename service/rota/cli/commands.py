@@ -12,9 +12,8 @@ import typer
 
 from rota.cli.completion import complete_namespace
 from rota.cli.contexts import context_in_use
-from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Exit
-from rota.cli.foreseen import Commands
-from rota.cli.options import DEFAULT_URL, OutputFormat, Shared
+from rota.cli.exits import EXIT_MEANINGS, CommandFailed, Commands, Exit
+from rota.cli.options import DEFAULT_URL, Shared
 from rota.cli.output import Output
 from rota.credentials import Credentials
 
@@ -37,7 +36,7 @@ _PLACES = {
     "db": "db:app",
     "journal": "journal:app",
     "pipeline": "pipeline:app",
-    "simulate": "simulate:app",
+    "simulate": "demo:simulations",
 }
 """The module of each command, and the object in it, if its name differs."""
 
@@ -112,7 +111,9 @@ def rota(
             autocompletion=complete_namespace,
         ),
     ] = None,
-    output: OutputFormat = None,
+    output: Annotated[
+        Output | None, typer.Option("--output", "-o", help="Format of the results.", show_default=False)
+    ] = None,
     token_file: Annotated[
         Path | None, typer.Option(envvar="ROTA_TOKEN_FILE", help="File with the API token or JWT to authenticate with.")
     ] = None,

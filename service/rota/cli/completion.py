@@ -89,7 +89,7 @@ def _options(context: typer.Context) -> Shared:
 
     root: Any = context.find_root()
     before = connection(root, **{name: root.params.get(name) for name in _CONNECTION})
-    return before.with_given(context.params.get("url"), context.params.get("namespace"), None)
+    return before.with_given(context.params.get("url"), context.params.get("namespace"))
 
 
 _CONNECTION = ("url", "namespace", "output", "token_file", "ca_file", "cert_file", "key_file", "use_context")

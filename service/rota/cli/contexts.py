@@ -12,8 +12,8 @@ import platformdirs
 import typer
 
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.options import OutputFormat, shared
-from rota.cli.output import print_items, print_notice
+from rota.cli.options import OutputFormat
+from rota.cli.output import Output, print_items, print_notice
 from rota.credentials import Credentials
 
 FILE_VARIABLE = "ROTA_CONTEXTS_FILE"
@@ -119,14 +119,14 @@ def use(name: Name) -> None:
 
 
 @app.command("list")
-def list_contexts(context: typer.Context, output: OutputFormat = None) -> None:
+def list_contexts(output: OutputFormat = Output.TABLE) -> None:
     """List the contexts and mark the current one."""
     found = read_contexts()
     items = [
         {"name": name, "in_use": name == found.current, **asdict(each)} for name, each in sorted(found.contexts.items())
     ]
     columns = ("name", "in_use", "url", "namespace", "token_file")
-    print_items(items, shared(context, output=output).output, columns=columns, name="name")
+    print_items(items, output, columns=columns, name="name")
 
 
 @app.command("remove")

@@ -3,47 +3,42 @@
 from __future__ import annotations
 
 import json
-import sys
+import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from msgspec import to_builtins
 
-from rota.cli.completion import complete_member, complete_member_id
-from rota.cli.consent import Yes, confirm
-from rota.cli.exits import CommandFailed, Exit, exit_for
+from rota.cli import group_actions as actions
+from rota.cli import group_events as events
+from rota.cli.completion import complete_member
+from rota.cli.exits import CommandFailed, exit_for
 from rota.cli.lists import AllNamespaces, Limit, Listing, Sort, Watch
-from rota.cli.options import Group, Member, Namespace, OutputFormat, Url, a_number, shared
-from rota.cli.output import Output, as_line, print_item, print_notice
-from rota.cli.tables import print_table
-from rota.cli.times import ago, milliseconds, since_ms, until
+from rota.cli.options import Group, OutputFormat, at_server
+from rota.cli.output import Output, print_item, print_table
+from rota.cli.times import ago
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.fencing_token import takeover_of
-from rota.protocol.ids import check_group_id
+from rota.protocol.wording import count
 from rota.server.observability.printable import printable
-from rota.server.observability.timeline import timeline_line, why
+from rota.server.observability.timeline import why as because
 
 if TYPE_CHECKING:
-    from rota.protocol.messages import DescribedMember, DescribeReply
+    from rota.cli.calls import Server
+    from rota.core.types.plan import PlannedMove, PlannedRebalance
+    from rota.protocol.messages import DescribedMember, DescribeReply, TopicPartitions
 
 _BY_TOPIC = ("topics", "run", "partitions")
 """The fields of a decoded assignment that hold its partitions by topic, or its tasks by connector."""
-
-Kinds = Annotated[
-    list[str] | None,
-    typer.Option("--kind", metavar="KIND", help="Only events of this kind, such as rebalance_started; repeatable."),
-]
-
-app = typer.Typer(no_args_is_help=True, help="Groups: their members, assignments and rebalances.")
+_MORE = re.compile(r"\+([0-9]{1,9})")
+_TOPIC_COUNT = re.compile(r"([^=]+)=([0-9]{1,9})")
 
 
-@app.command("list")
 def list_groups(
-    context: typer.Context,
+    server: Server,
     state: Annotated[list[str] | None, typer.Option("--state", help="Only groups in this state; repeatable.")] = None,
     protocol_type: Annotated[
         list[str] | None, typer.Option("--protocol-type", help="Only groups of this type; repeatable.")
@@ -53,327 +48,52 @@ def list_groups(
     limit: Limit = None,
     watch: Watch = False,
     all_namespaces: AllNamespaces = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    output: OutputFormat = None,
+    output: OutputFormat = Output.TABLE,
 ) -> None:
     """List the groups of a namespace, or of all."""
-    from rota.cli.calls import Server
     from rota.protocol.messages import ListGroups, ListReply
 
-    options = shared(context, url, namespace, output)
     columns = ("group_id", "state", "protocol_type", "generation_id", "members")
     listing = Listing(columns, "group_id", sort, limit, watch, all_namespaces=all_namespaces)
-    with Server(options) as server:
 
-        def read(of_namespace: str) -> list[dict[str, Any]]:
-            groups: list[dict[str, Any]] = []
-            after: str | None = ""
-            types = tuple(protocol_type or ())
-            while after is not None and not listing.is_enough(groups):
-                chosen = ListGroups(of_namespace, tuple(state or ()), protocol_types=types, after=after, topic=topic)
-                page = server.call(chosen, ListReply)
-                groups += [to_builtins(group) for group in page.groups]
-                after = page.next_after
-            return groups
+    def read(namespace: str) -> list[dict[str, Any]]:
+        groups: list[dict[str, Any]] = []
+        chosen = ListGroups(namespace, tuple(state or ()), protocol_types=tuple(protocol_type or ()), topic=topic)
+        for page in server.pages(chosen, ListReply):
+            groups += [to_builtins(group) for group in page.groups]
+            if listing.is_enough(groups):
+                break
+        return groups
 
-        listing.print(lambda: listing.gathered(server, read), options.output)
+    listing.print(lambda: listing.gathered(server, read), output)
 
 
-@app.command("describe")
-def describe_group(
-    context: typer.Context, group: Group, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
-) -> None:
+def describe(server: Server, group: Group, output: OutputFormat = Output.TABLE) -> None:
     """Show a group: its state, generation and leader, its members with their assignments, and its last rebalance."""
-    from rota.cli.calls import Server
-    from rota.cli.history import described_or_deleted
     from rota.protocol.wire.replies import encode_reply
 
-    options = shared(context, url, namespace, output)
-    with Server(options) as server:
-        described = described_or_deleted(server, group)
-    if options.output is Output.TABLE:
+    described = events.described_or_deleted(server, group)
+    if output is Output.TABLE:
         _print_description(described)
     else:
-        print_item(encode_reply(described), options.output, name="group_id")
+        print_item(encode_reply(described), output, name="group_id")
 
 
-@app.command("why")
-def why_group(
-    context: typer.Context, group: Group, url: Url = None, namespace: Namespace = None, output: OutputFormat = None
-) -> None:
+def why(server: Server, group: Group, output: OutputFormat = Output.TABLE) -> None:
     """Explain the state of a group: the members that it waits for and until when, its last rebalance, its leader."""
-    from rota.cli.calls import Server
-    from rota.cli.history import described_or_deleted, recent_events
     from rota.server.observability.explanation import explain
 
-    options = shared(context, url, namespace, output)
-    with Server(options) as server:
-        described = described_or_deleted(server, group)
-        explanation = explain(described, int(time.time() * 1_000), recent_events(server, group))
-    if options.output is Output.TABLE:
+    described = events.described_or_deleted(server, group)
+    explanation = explain(described, int(time.time() * 1_000), events.recent_events(server, group))
+    if output is Output.TABLE:
         print(printable(explanation.headline))
         print_table([[f"{point.about}:", point.text] for point in explanation.points])
     else:
-        print_item({"group_id": group, **asdict(explanation)}, options.output, name="group_id")
+        print_item({"group_id": group, **asdict(explanation)}, output, name="group_id")
 
 
-@app.command("watch")
-def watch_group(
-    context: typer.Context,
-    group: Group,
-    after: Annotated[
-        str | None,
-        typer.Option(
-            "--after",
-            metavar="REVISION",
-            help="Start after this revision; 0: with the first event ever; `earliest`: with the first remaining event.",
-        ),
-    ] = None,
-    count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="End after this number of events.")] = None,
-    kind: Kinds = None,
-    commits: Annotated[bool, typer.Option(help="Show commits of offsets, too.")] = True,
-    url: Url = None,
-    namespace: Namespace = None,
-    output: OutputFormat = None,
-) -> None:
-    """Follow a group live: every event with its reason, one per line.
-
-    At a terminal the lines are text, otherwise each is a JSON object; -o chooses table or ndjson.
-    Resumes without a gap when the server restarts.
-    """
-    from rota.cli.calls import Server
-    from rota.cli.watch import group_events
-
-    beginning = _beginning(after)
-    options = shared(context, url, namespace, output)
-    is_table = options.chosen is Output.TABLE if options.chosen else sys.stdout.isatty()
-    is_shown = _filter(kind, commits=commits)
-    with Server(options) as server:
-        for event in islice(filter(is_shown, group_events(server, group, beginning)), count):
-            _print_event(event, as_text=is_table)
-
-
-@app.command("history")
-def group_history(
-    context: typer.Context,
-    group: Group,
-    since: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME",
-            help="Only events since then: 90s, 15m, 12h, 30d ago, or 2026-11-24T07:00.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of latest events.")] = 50,
-    kind: Kinds = None,
-    commits: Annotated[bool, typer.Option(help="Show commits of offsets, too.")] = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    output: OutputFormat = None,
-) -> None:
-    """Show the latest events of a group, the oldest first, and end. Takes the right to read the journal.
-
-    `rota groups watch` follows a group live, and needs only the right to describe it.
-    """
-    from rota.cli.calls import Server
-    from rota.cli.history import past_events
-
-    options = shared(context, url, namespace, output)
-    is_shown, not_before_ms = _filter(kind, commits=commits), since_ms(since)
-    with Server(options) as server:
-        events = past_events(server, group, is_shown, limit=limit, since_ms=not_before_ms)
-    match options.output:
-        case Output.JSON:
-            print(json.dumps(events, indent=2))
-        case Output.TABLE | Output.NDJSON as chosen:
-            for event in events:
-                _print_event(event, as_text=chosen is Output.TABLE)
-        case Output.NAME:
-            for event in events:
-                print(event["revision"])
-
-
-def _filter(kinds: list[str] | None, *, commits: bool) -> Callable[[dict[str, Any]], bool]:
-    """Return the filter that the options request. Kinds that are named are shown, whatever `--commits` says."""
-    from rota.core.group.records import RECORD_KINDS
-    from rota.protocol.suggestions import unknown
-
-    if wrong := [kind for kind in kinds or () if kind not in RECORD_KINDS]:
-        raise CommandFailed(unknown("kind", wrong[0], RECORD_KINDS), Exit.USAGE)
-    if kinds:
-        return lambda event: event["kind"] in kinds
-    return lambda event: commits or event["kind"] != "offsets_committed"
-
-
-def _print_event(event: dict[str, Any], *, as_text: bool) -> None:
-    print(printable(timeline_line(event)) if as_text else as_line(event), flush=True)
-
-
-def _beginning(after: str | None) -> int | str | None:
-    from rota.cli.watch import EARLIEST
-
-    if after is None or after == EARLIEST:
-        return after
-    if not (after.isascii() and after.isdigit() and len(after) < 19):
-        raise typer.BadParameter("must be a revision (0 or more), or `earliest`", param_hint="--after")
-    return int(after)
-
-
-@app.command("delete")
-def delete_group(
-    context: typer.Context,
-    group: Group,
-    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
-    yes: Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> None:
-    """Delete a group that has no members, and its offsets. If it is created again, its generations continue."""
-    from rota.cli.calls import Server
-    from rota.protocol.messages import DeleteGroup, DeleteGroupReply
-
-    with Server(shared(context, url, namespace)) as server:
-        check_group_id(group)
-        confirm(f"Delete group {group} of namespace {server.namespace} and its offsets?", yes=yes)
-        server.call(DeleteGroup(server.namespace, group, reason), DeleteGroupReply)
-    print_notice(f"group {group} is deleted")
-
-
-@app.command("rebalance")
-def rebalance_group(
-    context: typer.Context,
-    group: Group,
-    step_down: Annotated[bool, typer.Option("--step-down", help="Let another member lead, if there is one.")] = False,
-    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
-    url: Url = None,
-    namespace: Namespace = None,
-) -> None:
-    """Start a rebalance of a group: no member is removed, and all members are notified at once."""
-    from rota.cli.calls import Server
-    from rota.protocol.messages import RebalanceGroup, RebalanceReply
-
-    with Server(shared(context, url, namespace)) as server:
-        reply = server.call(RebalanceGroup(server.namespace, group, reason, step_down), RebalanceReply)
-    print_notice(f"generation {reply.generation_id} of {group} ends")
-
-
-@app.command("freeze")
-def freeze_group(
-    context: typer.Context,
-    group: Group,
-    for_: Annotated[str, typer.Option("--for", metavar="TIME", help="Such as 90s, 20m or 2h, from now on.")],
-    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
-    url: Url = None,
-    namespace: Namespace = None,
-) -> None:
-    """Postpone rebalances that can wait: new members, changes of topics, and candidates of a higher priority.
-
-    Members that leave or expire still cause one.
-    """
-    from rota.cli.calls import Server
-    from rota.protocol.messages import FreezeGroup, FreezeReply
-
-    with Server(shared(context, url, namespace)) as server:
-        reply = server.call(FreezeGroup(server.namespace, group, milliseconds(for_), reason), FreezeReply)
-    print_notice(f"group {group} is frozen; the freeze ends {until(reply.frozen_until_ms or 0)}")
-
-
-@app.command("unfreeze")
-def unfreeze_group(
-    context: typer.Context,
-    group: Group,
-    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
-    url: Url = None,
-    namespace: Namespace = None,
-) -> None:
-    """End a freeze early: postponed rebalances start."""
-    from rota.cli.calls import Server
-    from rota.protocol.messages import FreezeGroup, FreezeReply
-
-    with Server(shared(context, url, namespace)) as server:
-        server.call(FreezeGroup(server.namespace, group, 0, reason), FreezeReply)
-    print_notice(f"group {group} is not frozen")
-
-
-@app.command("quarantine")
-def quarantine_units(
-    context: typer.Context,
-    group: Group,
-    after: Annotated[
-        int | None,
-        typer.Option("--after", min=0, metavar="N", help="After N failures of its holders in a row; 0 ends the rule."),
-    ] = None,
-    max_units: Annotated[int | None, typer.Option("--max-units", min=1, help="Maximum number of units.")] = None,
-    release_after: Annotated[
-        str | None, typer.Option("--release-after", metavar="TIME", help="Such as 90s, 20m or 2h; 0s: by hand.")
-    ] = None,
-    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
-    url: Url = None,
-    namespace: Namespace = None,
-) -> None:
-    """Print the quarantined units of a group, one a line, or set the rule.
-
-    A unit of work is not assigned any more after N holders in a row expired or failed while they held it.
-    """
-    from rota.cli.calls import Server
-    from rota.cli.quarantine import print_quarantine, set_rule
-
-    with Server(shared(context, url, namespace)) as server:
-        if (after, max_units, release_after) == (None, None, None):
-            print_quarantine(server, group)
-        else:
-            release_after_ms = None if release_after is None else milliseconds(release_after)
-            set_rule(server, group, after, max_units, release_after_ms, reason)
-
-
-@app.command("release")
-def release_units(
-    context: typer.Context,
-    group: Group,
-    units: Annotated[list[str], typer.Argument(metavar="UNIT...", help="Quarantined units, such as docs/3.")],
-    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
-    url: Url = None,
-    namespace: Namespace = None,
-) -> None:
-    """Release units from quarantine: the group rebalances, and assignments include them again."""
-    from rota.cli.calls import Server
-    from rota.protocol.messages import QuarantineGroup, QuarantineReply
-
-    with Server(shared(context, url, namespace)) as server:
-        request = QuarantineGroup(server.namespace, group, release=tuple(units), reason=reason)
-        server.call(request, QuarantineReply)
-    print_notice(f"released: {', '.join(units)}")
-
-
-@app.command("drain")
-def drain_member(
-    context: typer.Context,
-    group: Group,
-    member_id: Member,
-    max_leaving: Annotated[int, typer.Option("--max-leaving", min=1, help="Maximum number of leaving members.")] = 1,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", min=0, callback=a_number, metavar="SECONDS", help="Retry for this time; then end with 69."
-        ),
-    ] = 0,
-    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
-    url: Url = None,
-    namespace: Namespace = None,
-) -> None:
-    """Ask whether a member may leave now, for a hook that then stops its process. The member is not removed."""
-    from rota.cli.calls import Server
-    from rota.cli.drains import ask_to_leave
-
-    with Server(shared(context, url, namespace)) as server:
-        ask_to_leave(server, group, member_id, max_leaving, wait, reason)
-
-
-@app.command("plan")
-def plan_group(
-    context: typer.Context,
+def plan(
+    server: Server,
     group: Group,
     without: Annotated[
         list[str] | None,
@@ -384,64 +104,61 @@ def plan_group(
             autocompletion=complete_member,
         ),
     ] = None,
-    members: Annotated[str | None, typer.Option("--members", metavar="+N", help="Number of members that join.")] = None,
+    members: Annotated[str, typer.Option("--members", metavar="+N", help="Number of members that join.")] = "+0",
     partitions: Annotated[
         list[str] | None,
         typer.Option("--partitions", metavar="TOPIC=N", help="The topic has this number of partitions; repeatable."),
     ] = None,
     strategy: Annotated[str, typer.Option("--strategy", help="A strategy to use instead of the group's.")] = "",
-    url: Url = None,
-    namespace: Namespace = None,
-    output: OutputFormat = None,
+    output: OutputFormat = Output.TABLE,
 ) -> None:
     """Show what a rebalance would move and pause, with other members, partitions or another strategy. Changes nothing.
 
     Without a hypothesis, show what `rota groups rebalance` would do now.
     """
-    from rota.cli.calls import Server
-    from rota.cli.plans import partition_counts, plan_item, print_plan, so_many_more
     from rota.core.types import TopicFacts
     from rota.core.types.plan import Hypothesis, plan_rebalance
     from rota.protocol.messages import DescribeGroup, DescribeReply
 
-    options = shared(context, url, namespace, output)
-    hypothesis = Hypothesis(without or (), so_many_more(members), partition_counts(partitions or ()), strategy)
-    with Server(options) as server:
-        described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
-        listed = server.topics(server.namespace)
-    topics = {each.topic: TopicFacts(each.partitions, dict(each.attributes)) for each in listed}
+    if (more := _MORE.fullmatch(members)) is None:  # A number without the sign might be meant as the total.
+        text = f"must look like +2, not {members!r}; members that leave are named by --without"
+        raise typer.BadParameter(text, param_hint="--members")
+    counts = {}
+    for each in partitions or ():
+        if (matched := _TOPIC_COUNT.fullmatch(each)) is None:
+            raise typer.BadParameter(f"must look like orders=12, not {each!r}", param_hint="--partitions")
+        counts[matched[1]] = int(matched[2])
+    described = server.call(DescribeGroup(server.namespace, group), DescribeReply)
+    topics = {one.topic: TopicFacts(one.partitions, dict(one.attributes)) for one in server.topics(server.namespace)}
     try:
-        plan = plan_rebalance(described, topics, hypothesis)
+        planned = plan_rebalance(described, topics, Hypothesis(without or (), int(more[1]), counts, strategy))
     except RejectedRequest as rejected:
         raise CommandFailed(f"{rejected.detail} ({rejected.code})", exit_for(rejected.code)) from None
-    if options.output is Output.TABLE:
-        print_plan(group, plan)
+    if output is Output.TABLE:
+        _print_plan(group, planned)
     else:
-        print_item(plan_item(group, plan), options.output, name="group_id")
+        print_item({"group_id": group, **to_builtins(planned)}, output, name="group_id")
 
 
-@app.command("remove-member")
-def remove_member(
-    context: typer.Context,
-    group: Group,
-    member_id: Annotated[
-        str, typer.Argument(metavar="MEMBER", help="The member's id.", autocompletion=complete_member_id)
-    ],
-    reason: Annotated[str, typer.Option("--reason", help="Reason, which is kept in the journal.")] = "",
-    yes: Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
-) -> None:
-    """Remove a member: its share moves to the others at once, and its next call is rejected."""
-    from rota.cli.calls import Server
-    from rota.protocol.messages import LeaveGroup, LeaveReply, LeavingMember
-
-    with Server(shared(context, url, namespace)) as server:
-        check_group_id(group)
-        confirm(f"Remove member {printable(member_id)} from group {group} of namespace {server.namespace}?", yes=yes)
-        leaving = (LeavingMember(member_id, None, reason),)
-        server.call(LeaveGroup(server.namespace, group, leaving, by_admin=True), LeaveReply)
-    print_notice(f"{member_id} is removed from {group}")
+app = typer.Typer(no_args_is_help=True, help="Groups: their members, assignments and rebalances.")
+_COMMANDS: dict[str, Callable[..., None]] = {
+    "list": list_groups,
+    "describe": describe,
+    "why": why,
+    "watch": events.watch,
+    "history": events.history,
+    "delete": actions.delete,
+    "rebalance": actions.rebalance,
+    "freeze": actions.freeze,
+    "unfreeze": actions.unfreeze,
+    "quarantine": actions.quarantine,
+    "release": actions.release,
+    "drain": actions.drain,
+    "plan": plan,
+    "remove-member": actions.remove_member,
+}
+for _name, _command in _COMMANDS.items():
+    app.command(_name)(at_server(_command))
 
 
 def _print_description(group: DescribeReply) -> None:
@@ -452,7 +169,7 @@ def _print_description(group: DescribeReply) -> None:
         "generation": group.generation_id,
         "protocol": f"{name} of type {group.protocol_type}" if name else None,
         "leader": group.leader_id,
-        "last rebalance": why(group.rebalance_reason, group.rebalance_by),
+        "last rebalance": because(group.rebalance_reason, group.rebalance_by),
         "cause": group.rebalance_cause,
         "pending ids": group.pending_members or None,
         "takeovers": max((takeover_of(member.fencing_token) for member in group.members), default=0) or None,
@@ -466,8 +183,6 @@ def _print_description(group: DescribeReply) -> None:
 
 def _held(member: DescribedMember) -> str:
     """Return an assignment for people: decoded by its protocol type, otherwise its size."""
-    from rota.protocol.wording import count
-
     decoded = member.assignment_decoded
     if decoded is None:
         return f"a share of {count(len(member.assignment), 'byte')}" if member.assignment else "-"
@@ -491,3 +206,37 @@ def _numbers(value: Any) -> str:
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+
+def _print_plan(group_id: str, plan: PlannedRebalance) -> None:
+    """Print the plan for people: its figures, each member before and after, the moved partitions, and its
+    assumptions.
+    """
+    strategies = dict.fromkeys([plan.protocol_name, plan.planned_protocol_name])
+    facts = {
+        "group": group_id,
+        "generation": plan.generation_id,
+        "strategy": " -> ".join(strategies),
+        "join phases": plan.rounds,
+        "moves": f"{plan.moves} partitions; at least {plan.least_moves} for shares of these sizes",
+        "imbalance": f"{plan.imbalance_before} -> {plan.imbalance_after}",
+        "unowned": _units(plan.unowned),
+    }
+    print_table([[f"{name}:", value] for name, value in facts.items()])
+    print()
+    rows = [
+        (each.member_id, each.group_instance_id, each.fate, *map(_units, (each.before, each.after, each.pauses)))
+        for each in plan.members
+    ]
+    print_table(rows, headings=("member", "instance", "fate", "before", "after", "pauses"))
+    if plan.moved:
+        print()
+        moved = [(_units([each]), each.from_member_id, each.to_member_id) for each in plan.moved]
+        print_table(moved, headings=("moves", "from", "to"))
+    for note in plan.notes:
+        print(f"note: {printable(note)}")
+
+
+def _units(partitions: Sequence[TopicPartitions | PlannedMove]) -> str:
+    """Return partitions as `orders/0,1 words/3`."""
+    return " ".join(f"{each.topic}/{','.join(map(str, each.partitions))}" for each in partitions)

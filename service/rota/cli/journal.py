@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.options import OutputFormat, Store, shared, store_url
-from rota.cli.output import print_items, print_notice
+from rota.cli.options import OutputFormat, Store, Yes, confirm
+from rota.cli.output import Output, print_items, print_notice
 from rota.cli.times import ago
 
 if TYPE_CHECKING:
@@ -21,13 +20,12 @@ app = typer.Typer(no_args_is_help=True, help="Manage a store's journal: its read
 
 @app.command()
 def readers(
-    context: typer.Context,
-    store: Store = None,
+    store: Store = "",
     add: Annotated[
         list[str] | None, typer.Option(metavar="READER", help="Add a reader that pruning waits for.")
     ] = None,
     remove: Annotated[list[str] | None, typer.Option(metavar="READER", help="Remove a reader.")] = None,
-    output: OutputFormat = None,
+    output: OutputFormat = Output.TABLE,
 ) -> None:
     """List the readers of the journal, and the number of events that each has yet to read. `rota pipeline` adds
     itself.
@@ -36,15 +34,14 @@ def readers(
     """
     from rota.storage.pruning import forget_reader, list_readers, register_reader
 
-    url = store_url(store)
     for name in add or ():
-        print_notice(f"{name} was added" if asyncio.run(register_reader(url, name)) else f"{name} already exists")
+        print_notice(f"{name} was added" if asyncio.run(register_reader(store, name)) else f"{name} already exists")
     for name in remove or ():
-        if not asyncio.run(forget_reader(url, name)):
+        if not asyncio.run(forget_reader(store, name)):
             raise CommandFailed(f"the journal has no reader named {name}", Exit.NOT_FOUND)
-    found = asyncio.run(list_readers(url))
+    found = asyncio.run(list_readers(store))
     columns = ("reader", "unread", "read")
-    print_items([_item(each) for each in found], shared(context, output=output).output, columns=columns, name="reader")
+    print_items([_item(each) for each in found], output, columns=columns, name="reader")
 
 
 def _item(reader: Reader) -> dict[str, object]:
@@ -60,7 +57,7 @@ def _item(reader: Reader) -> dict[str, object]:
 @app.command()
 def prune(
     keep_days: Annotated[int, typer.Option(min=1, max=36_500, help="Number of whole days (UTC) before today to keep.")],
-    store: Store = None,
+    store: Store = "",
     dry_run: Annotated[bool, typer.Option(help="Only print what would be deleted.")] = False,
     yes: Yes = False,
 ) -> None:
@@ -71,9 +68,8 @@ def prune(
     """
     from rota.storage.pruning import prune as delete_old_lines
 
-    url = store_url(store)
     confirm(f"Delete the lines of the journal that are older than {keep_days} days?", yes=yes or dry_run)
-    done = asyncio.run(delete_old_lines(url, keep_days, dry_run=dry_run))
+    done = asyncio.run(delete_old_lines(store, keep_days, dry_run=dry_run))
     print_notice(f"{done.lines:,} lines of {len(done.up_to)} shards {'would be' if dry_run else 'were'} deleted")
     if done.held_by:
         print_notice(f"older lines stay until they are read by {', '.join(done.held_by)}; see `rota journal readers`")

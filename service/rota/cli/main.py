@@ -1,6 +1,6 @@
 """The `rota` program: runs a command; only here does a failure become a line and an exit code.
 
-It imports only the standard library, so that Ctrl-C is handled from the start.
+It imports only the standard library, so that Ctrl-C is handled from the start, and a missing package is named.
 """
 
 from __future__ import annotations
@@ -10,6 +10,22 @@ import sys
 
 INTERRUPTED = 130
 """128 plus the number of SIGINT, as in a shell."""
+MODULES = {
+    "cli": ("platformdirs", "rich", "starlette", "typer", "uvicorn"),
+    "store": ("aiosqlite", "alembic", "sqlalchemy"),
+    "server": (
+        "cryptography",
+        "fastapi",
+        "httptools",
+        "jinja2",
+        "jwt",
+        "prometheus_client",
+        "pydantic",
+        "pydantic_settings",
+        "uvloop",
+    ),
+}
+"""The modules that each extra installs, including those of extras that it requires."""
 
 
 def main() -> None:
@@ -25,8 +41,6 @@ def _run() -> int:
     try:
         from rota.cli.commands import command
     except ModuleNotFoundError as error:
-        from rota.cli.extras import missing_extra
-
         if (missing := missing_extra(error)) is None:
             raise
         print(f"rota: {missing}", file=sys.stderr)
@@ -64,3 +78,12 @@ def _is_flushed() -> bool:
 def _discard_output() -> None:
     """Discard buffered output, so that it does not fail again when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def missing_extra(error: ModuleNotFoundError) -> str | None:
+    """Return the line to print if a command needs an extra that is not installed; None for any other missing module."""
+    module = (error.name or "").partition(".")[0]
+    for extra, modules in MODULES.items():
+        if module in modules:
+            return f"this command needs the extra `{extra}` ({module} is missing): pip install 'rota[{extra}]'"
+    return None

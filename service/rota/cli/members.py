@@ -54,6 +54,9 @@ NoPreempt = Annotated[
 ]
 PREEMPT_AFTER_S = PREEMPT_AFTER_MS / 1000
 _LOG_FORMAT = "rota: %(message)s"
+_MAX_OFFSET = 2**63 - 1
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +178,6 @@ def shared_work_of(
     if config_offset_file is not None and not connectors:
         raise CommandFailed("--config-offset-file goes with --connector", Exit.USAGE)
     from rota.agents.shared_work import SharedWork
-    from rota.cli.config_offset import ConfigOffsetFile
 
     with usage():
         config_offset = None if config_offset_file is None else ConfigOffsetFile(config_offset_file)
@@ -233,3 +235,30 @@ def run_member(
         logging.getLogger(library).setLevel(logging.WARNING)
     logging.getLogger("rota.client.clock").setLevel(logging.ERROR)  # The error's advice is for authors of programs.
     return asyncio.run(connected())
+
+
+class ConfigOffsetFile:
+    """Reads the file at each call, so that a worker needs no restart for a new position."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises ValueError if the file has no offset."""
+        self._path = path
+        self._offset = _read(path)
+
+    def __call__(self) -> int:
+        """Return the offset; the former one, with a warning, while the file cannot be read."""
+        try:
+            self._offset = _read(self._path)
+        except ValueError as error:
+            _log.warning("the config offset stays %d: %s", self._offset, error)
+        return self._offset
+
+
+def _read(path: Path) -> int:
+    try:
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: {getattr(error, 'strerror', None) or 'no text'}") from error
+    if not text.isascii() or not text.isdigit() or len(text) > len(str(_MAX_OFFSET)) or int(text) > _MAX_OFFSET:
+        raise ValueError(f"{path}: a config offset is a number from 0 to {_MAX_OFFSET}")
+    return int(text)

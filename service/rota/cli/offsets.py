@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from msgspec import to_builtins
 
-from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit, exit_for
 from rota.cli.lists import Limit, Listing, Sort, Watch
-from rota.cli.options import Group, Namespace, OutputFormat, Topic, Url, shared
-from rota.cli.output import print_notice
+from rota.cli.options import Group, OutputFormat, Topic, Yes, at_server, confirm
+from rota.cli.output import Output, print_notice
 from rota.cli.times import ago, until
 from rota.protocol.ids import check_group_id, check_topic
 from rota.protocol.wire.status import STATUS
@@ -26,45 +25,42 @@ Partition = Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The 
 
 
 @app.command("list")
+@at_server
 def list_offsets(
-    context: typer.Context,
+    server: Server,
     group: Group,
     topic: Annotated[str | None, typer.Option("--topic", help="Only this topic.")] = None,
     sort: Sort = None,
     limit: Limit = None,
     watch: Watch = False,
-    url: Url = None,
-    namespace: Namespace = None,
-    output: OutputFormat = None,
+    output: OutputFormat = Output.TABLE,
 ) -> None:
     """List what a group has committed."""
-    from rota.cli.calls import Server
     from rota.protocol.messages import FetchOffsets, FetchReply
 
-    options = shared(context, url, namespace, output)
     columns = ("topic", "partition", "offset", "committed", "expires", "metadata")
     listing = Listing(columns, "name", sort, limit, watch, ages=("committed", "expires"))
-    with Server(options) as server:
 
-        def read() -> list[dict[str, Any]]:
-            fetched = server.call(FetchOffsets(server.namespace, group), FetchReply)
-            return [
-                {
-                    **to_builtins(each),
-                    "committed": ago(each.committed_at_ms),
-                    "expires": "" if each.expires_at_ms is None else until(each.expires_at_ms),
-                    "name": f"{each.topic}/{each.partition}",
-                }
-                for each in sorted(fetched.offsets, key=lambda offset: (offset.topic, offset.partition))
-                if topic in (None, each.topic)
-            ]
+    def read() -> list[dict[str, Any]]:
+        fetched = server.call(FetchOffsets(server.namespace, group), FetchReply)
+        return [
+            {
+                **to_builtins(each),
+                "committed": ago(each.committed_at_ms),
+                "expires": "" if each.expires_at_ms is None else until(each.expires_at_ms),
+                "name": f"{each.topic}/{each.partition}",
+            }
+            for each in sorted(fetched.offsets, key=lambda offset: (offset.topic, offset.partition))
+            if topic in (None, each.topic)
+        ]
 
-        listing.print(read, options.output)
+    listing.print(read, output)
 
 
 @app.command("set")
+@at_server
 def set_offset(
-    context: typer.Context,
+    server: Server,
     group: Group,
     topic: Topic,
     partition: Partition,
@@ -79,47 +75,40 @@ def set_offset(
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Allow a topic that is not registered.")] = False,
-    url: Url = None,
-    namespace: Namespace = None,
 ) -> None:
     """Set the offset at which a group continues. The group must have no members; it is created if needed."""
-    from rota.cli.calls import Server
     from rota.protocol.messages import NO_GENERATION, CommitOffsets, CommitReply, OffsetToCommit
 
     commit = OffsetToCommit(topic, partition, offset, None, metadata, retention_ms)
-    with Server(shared(context, url, namespace)) as server:
-        check_group_id(group)
-        _check_partition(server, topic, partition, force=force)
-        try:
-            reply = server.call(CommitOffsets(server.namespace, group, NO_GENERATION, (commit,)), CommitReply)
-        except CommandFailed as failed:
-            if failed.exit_code is Exit.NOT_FOUND:  # A missing group is created, so this one has members.
-                failed.exit_code = Exit.CONFLICT
-            raise
+    check_group_id(group)
+    _check_partition(server, topic, partition, force=force)
+    try:
+        reply = server.call(CommitOffsets(server.namespace, group, NO_GENERATION, (commit,)), CommitReply)
+    except CommandFailed as failed:
+        if failed.exit_code is Exit.NOT_FOUND:  # A missing group is created, so this one has members.
+            failed.exit_code = Exit.CONFLICT
+        raise
     _check(reply.partitions)
     print_notice(f"{group} continues at {offset} in {topic}/{partition}")
 
 
 @app.command("delete")
+@at_server
 def delete_offsets(
-    context: typer.Context,
+    server: Server,
     group: Group,
     topic: Topic,
     partitions: Annotated[list[int], typer.Argument(metavar="PARTITION...", min=0, help="Which partitions.")],
     yes: Yes = False,
-    url: Url = None,
-    namespace: Namespace = None,
 ) -> None:
     """Delete a group's committed offsets for some partitions of a topic."""
-    from rota.cli.calls import Server
     from rota.protocol.messages import DeleteOffsets, DeleteOffsetsReply, TopicPartitions
 
-    with Server(shared(context, url, namespace)) as server:
-        check_group_id(group)
-        check_topic(topic)
-        confirm(f"Delete {len(partitions)} offsets of group {group} for topic {topic}?", yes=yes)
-        selected = (TopicPartitions(topic, tuple(partitions)),)
-        reply = server.call(DeleteOffsets(server.namespace, group, selected), DeleteOffsetsReply)
+    check_group_id(group)
+    check_topic(topic)
+    confirm(f"Delete {len(partitions)} offsets of group {group} for topic {topic}?", yes=yes)
+    selected = (TopicPartitions(topic, tuple(partitions)),)
+    reply = server.call(DeleteOffsets(server.namespace, group, selected), DeleteOffsetsReply)
     _check(reply.partitions)
     print_notice(f"{group} has no offset in {', '.join(f'{topic}/{each}' for each in partitions)}")
 

@@ -9,8 +9,8 @@ import typer
 
 from rota.cli import pipeline_steps as steps
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.options import OutputFormat, Store, a_number, shared, store_url
-from rota.cli.output import print_items, print_notice
+from rota.cli.options import OutputFormat, Store, a_number
+from rota.cli.output import Output, print_items, print_notice
 
 app = typer.Typer(no_args_is_help=True, help="Build tables, reports and advice from the journal, with Spark.")
 
@@ -45,21 +45,21 @@ LAKE, OUT = "rota-lake", Path("rota-report")
 
 
 @app.command()
-def doctor(context: typer.Context, store: Store = None, output: OutputFormat = None) -> None:
+def doctor(store: Store = "", output: OutputFormat = Output.TABLE) -> None:
     """Check whether the pipeline can run here: Java, Delta, packages, memory, the journal and the rights to it."""
     with steps.failures():
         from rota.pipeline.doctor import examine
 
-        checks = list(examine(store_url(store)))
+        checks = list(examine(store))
     items = [{"check": each.name, "ok": each.ok, "found": each.found} for each in checks]
-    print_items(items, shared(context, output=output).output, columns=("check", "ok", "found"), name="check")
+    print_items(items, output, columns=("check", "ok", "found"), name="check")
     if bad := [each.name for each in checks if not each.ok]:
         raise CommandFailed(f"not ready: {', '.join(bad)}")
 
 
 @app.command()
 def run(
-    store: Store = None,
+    store: Store = "",
     lake: Folder = LAKE,
     out: Out = OUT,
     days: Days = 7.0,
@@ -74,7 +74,7 @@ def run(
     If it is killed at any moment, the next run finishes its work: no line and no fact is lost or written twice.
     """
     with steps.failures(lake):
-        options = steps.checked(store_url(store), skip_pruned=skip_pruned)
+        options = steps.checked(store, skip_pruned=skip_pruned)
         with steps.opened(lake, master, memory) as tables:
             steps.read(tables, options, reader, decoder)
             steps.advise(tables, decoder)
@@ -83,7 +83,7 @@ def run(
 
 @app.command()
 def follow(
-    store: Store = None,
+    store: Store = "",
     lake: Folder = LAKE,
     every_s: Annotated[
         float, typer.Option("--every", min=0.1, callback=a_number, help="Seconds between the starts of two batches.")
@@ -101,14 +101,13 @@ def follow(
     It ends with an error if the store or the tables cannot be reached: let a supervisor start it again.
     """
     with steps.failures(lake):
-        options = steps.checked(store_url(store), skip_pruned=skip_pruned)
+        options = steps.checked(store, skip_pruned=skip_pruned)
         with steps.metrics_served(metrics) as observe, steps.opened(lake, master, memory, ui_port) as tables:
             steps.follow(tables, options, reader, decoder, every_s, observe)
 
 
 @app.command()
 def advise(
-    context: typer.Context,
     lake: Folder = LAKE,
     master: Master = "",
     memory: Memory = "2g",
@@ -117,7 +116,7 @@ def advise(
     ] = None,
     group: Annotated[str, typer.Option(help="Show the prices of this group only.")] = "",
     decoder: Decode = "",
-    output: OutputFormat = None,
+    output: OutputFormat = Output.TABLE,
 ) -> None:
     """Replay the history of every group, and show the cost of other strategies, timeouts and static membership.
 
@@ -132,7 +131,7 @@ def advise(
     if not items:
         raise CommandFailed("there is no such advice: check the name of the group")
     columns = ("group_id", "change", "value", "rebalances", "join_phases", "moves", "paused_unit_s", "waiting_unit_s")
-    print_items(items, shared(context, output=output).output, columns=columns, name="change")
+    print_items(items, output, columns=columns, name="change")
 
 
 @app.command()
@@ -174,12 +173,11 @@ def _group_name(name: str) -> tuple[str, str]:
 
 @app.command()
 def audit(
-    context: typer.Context,
     lake: Folder = LAKE,
     master: Master = "",
     memory: Memory = "2g",
     decoder: Decode = "",
-    output: OutputFormat = None,
+    output: OutputFormat = Output.TABLE,
 ) -> None:
     """Check the promises of the protocol over the whole history; ends with 1 if one was broken.
 
@@ -194,7 +192,7 @@ def audit(
     columns = ("check", "shard_id", "namespace", "group_id", "seq", "text")
     if done.findings:
         items = [each._asdict() for each in done.findings]
-        print_items(items, shared(context, output=output).output, columns=columns, name="text")
+        print_items(items, output, columns=columns, name="text")
         raise CommandFailed("the journal has contradictions")
 
 

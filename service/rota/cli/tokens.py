@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from rota.cli.consent import Yes, confirm
 from rota.cli.exits import CommandFailed, Exit
-from rota.cli.options import OutputFormat, Store, shared, store_url
+from rota.cli.options import OutputFormat, Store, Yes, confirm
 from rota.cli.output import Output, print_items, print_notice
 from rota.cli.times import ago, span_ms, until
 from rota.core.access.tokens import LIFE_MS, TokenRecord, ends_soon, state_of
@@ -63,7 +62,7 @@ def create(
         Path | None,
         typer.Option("--out", help="Write it to this file, readable by its owner only, and print nothing."),
     ] = None,
-    store: Store = None,
+    store: Store = "",
     file: File = None,
 ) -> None:
     """Create a token and print it once. Only its digest is kept. It expires after 90 days by default.
@@ -99,16 +98,15 @@ def create(
 
 
 @app.command("list")
-def list_tokens(context: typer.Context, store: Store = None, file: File = None, output: OutputFormat = None) -> None:
+def list_tokens(store: Store = "", file: File = None, output: OutputFormat = Output.TABLE) -> None:
     """List tokens by id and name, with their permissions and validity. Shows no secrets, because they are not stored.
 
     Tokens that expire within 14 days are named on stderr. For tokens in a store, the time of the last use is accurate
     to five minutes.
     """
-    chosen = shared(context, output=output).output
     records = _run(_vault(store, file).read())
     items = [_item(record) for record in records]
-    if chosen is Output.TABLE:
+    if output is Output.TABLE:
         for item in items:
             expires_at_ms = item.pop("expires_at_ms")
             item["created"] = ago(item.pop("created_at_ms"))
@@ -117,7 +115,7 @@ def list_tokens(context: typer.Context, store: Store = None, file: File = None, 
             item["expires"] = _expires(expires_at_ms) if item["state"] == "good" else None
             item["scope"] = "; ".join(item["scope"])
     columns = ("token_id", "name", "state", "created", "last_used", "expires", "scope", "note")
-    print_items(items, chosen, columns=columns, name="token_id")
+    print_items(items, output, columns=columns, name="token_id")
     for record in records:
         if ends_soon(record, _now_ms()):
             named = f"token {record.token_id} ({record.name})"
@@ -125,7 +123,7 @@ def list_tokens(context: typer.Context, store: Store = None, file: File = None, 
 
 
 @app.command("revoke")
-def revoke(token: Token, store: Store = None, file: File = None, note: Why = "", yes: Yes = False) -> None:
+def revoke(token: Token, store: Store = "", file: File = None, note: Why = "", yes: Yes = False) -> None:
     """Reject a token from now on. Servers apply it within seconds, also to open streams."""
     vault = _vault(store, file)
     found = _found(vault, token)
@@ -137,7 +135,7 @@ def revoke(token: Token, store: Store = None, file: File = None, note: Why = "",
 
 
 @app.command("forget")
-def forget(token: Token, store: Store = None, file: File = None, note: Why = "") -> None:
+def forget(token: Token, store: Store = "", file: File = None, note: Why = "") -> None:
     """Remove tokens that are revoked or have expired from the list. Others must be revoked first."""
     vault = _vault(store, file)
     for record in _found(vault, token):
@@ -149,13 +147,12 @@ def forget(token: Token, store: Store = None, file: File = None, note: Why = "")
 
 @app.command()
 def history(
-    context: typer.Context,
     token: Annotated[
         str | None, typer.Argument(metavar="[TOKEN]", help="Only tokens of this id or name; they may be removed.")
     ] = None,
-    store: Store = None,
+    store: Store = "",
     limit: Annotated[int, typer.Option(min=1, help="Number of latest lines to read.")] = 1_000,
-    output: OutputFormat = None,
+    output: OutputFormat = Output.TABLE,
 ) -> None:
     """List from the journal the creation, revocation and removal of tokens: time, author, origin and note; latest
     first.
@@ -165,14 +162,13 @@ def history(
     """
     from rota.storage.access import TokenTable
 
-    chosen = shared(context, output=output).output
-    acts = _run(TokenTable(store_url(store)).acts(limit))
+    acts = _run(TokenTable(store).acts(limit))
     items = [_act_item(act) for act in acts if token in (None, act.token_id, act.name)]
-    if chosen is Output.TABLE:
+    if output is Output.TABLE:
         for item in items:
             item["when"] = ago(item.pop("at_ms"))
     columns = ("when", "done", "name", "token_id", "by", "origin", "note")
-    print_items(items, chosen, columns=columns, name="token_id")
+    print_items(items, output, columns=columns, name="token_id")
 
 
 def _end_of(expires_in: str | None, now_ms: int, *, never_expires: bool) -> int | None:
@@ -241,11 +237,11 @@ def _act(note: str) -> Act:
     return Act(f"shell:{user}", note, socket.gethostname())
 
 
-def _vault(store: str | None, file: Path | None) -> FileVault | TokenTable:
+def _vault(store: str, file: Path | None) -> FileVault | TokenTable:
     from rota.server.access.tokens import FileVault
     from rota.storage.access import TokenTable
 
-    return FileVault(file) if file is not None else TokenTable(store_url(store))
+    return FileVault(file) if file is not None else TokenTable(store)
 
 
 def _run(work: Coroutine[Any, Any, Any]) -> Any:

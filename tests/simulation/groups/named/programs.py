@@ -10,7 +10,7 @@ import msgspec
 
 from rota.agents.exec import ending, lead
 from rota.agents.exec.ending import not_granted
-from rota.cli import calls, foreseen
+from rota.cli import calls, exits
 from rota.cli.exits import CommandFailed
 from rota.client import context, election
 from rota.core.group import describe, rebalance
@@ -193,8 +193,8 @@ def a_sidecar_says_only_that_it_listens(patch: Patch) -> None:
 
 
 def _foresees_only(patch: Patch, *kinds: type[BaseException]) -> None:
-    former = foreseen.failure_of
-    patch(foreseen, "failure_of", lambda error: former(error) if isinstance(error, kinds) else None)
+    former = exits.failure_of
+    patch(exits, "failure_of", lambda error: former(error) if isinstance(error, kinds) else None)
 
 
 @PLANTS.named(
@@ -229,5 +229,5 @@ def a_wrong_name_is_a_traceback_of_rota_sidecar(patch: Patch) -> None:
     FORESEEN + "test_failed_members_in_task_groups_are_one_line_with_a_code[refused by the rules]",
 )
 def a_refusal_in_a_task_group_is_a_traceback(patch: Patch) -> None:
-    test, former = sys.modules["tests.cli.test_foreseen"], foreseen.failure_of
+    test, former = sys.modules["tests.cli.test_foreseen"], exits.failure_of
     patch(test, "failure_of", lambda error: None if isinstance(error, BaseExceptionGroup) else former(error))
