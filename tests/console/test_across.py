@@ -9,7 +9,7 @@ from base64 import b64encode
 import pytest
 
 from rota.server.console import group
-from rota.server.console.axis import WIDTH, axis_of
+from rota.server.console.drawing import WIDTH, axis_of
 from rota.server.observability.generations import Generation
 from tests.console.conftest import Site
 

@@ -14,7 +14,7 @@ import pytest
 from rota.core.group import describe
 from rota.server.bootstrap import open_services
 from rota.server.console import group
-from rota.server.console.browsing import PAGE_HEADERS
+from rota.server.console.entrance import PAGE_HEADERS
 from rota.server.console.rendering import static_file
 from rota.server.settings import Address, Settings
 from tests.console.conftest import HOST, Site

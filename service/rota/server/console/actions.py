@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from shlex import quote
 from typing import Any
 
 from rota.protocol.errors import ErrorCode, RejectedRequest
@@ -17,9 +18,9 @@ from rota.protocol.messages import (
     RebalanceGroup,
     Request,
 )
-from rota.server.console.backend import Backend, Described
-from rota.server.console.commands import action_commands
-from rota.server.console.group import refusals
+from rota.server.console.backend import Asked, Backend
+from rota.server.console.group import command_parts, refusals
+from rota.server.console.rendering import segment
 
 NOTE_MAX_CHARS = 500
 FREEZE_MS = 1_200_000
@@ -125,45 +126,56 @@ def action_named(name: str) -> Action:
     return ACTIONS[name]
 
 
-async def action_page(
-    backend: Backend, namespace: str, group_id: str, action: Action, form: Form, base_url: str, complaint: str = ""
-) -> dict[str, Any]:
-    described: Described = await backend.describe(namespace, group_id)
-    members = [member.member_id for member in described.group.members]
+async def action_page(asked: Asked, action: Action, form: Form, complaint: str = "") -> dict[str, Any]:
+    group = (await asked.backend.describe(asked.namespace, asked.name)).group
+    members = [member.member_id for member in group.members]
     gone = "that member has left" if action.name == "evict" and form.member_id not in members else ""
     return {
-        "namespace": namespace,
-        "group": described.group,
+        "namespace": asked.namespace,
+        "group": group,
         "action": action,
         "form": form,
         "complaint": complaint,
-        "refusal": refusals(described.group, backend.now_ms())[action.name] or gone,
-        "commands": action_commands(base_url, namespace, group_id, action.name, form.member_id),
+        "refusal": refusals(group, asked.backend.now_ms())[action.name] or gone,
+        "commands": _commands(asked, action.name, form.member_id),
         "note_max_chars": NOTE_MAX_CHARS,
     }
 
 
+def _commands(asked: Asked, action: str, member_id: str) -> list[tuple[str, str]]:
+    """Return the commands that have the effect of a form."""
+    rota, url, group = command_parts(asked.base_url, asked.namespace, asked.name)
+    words, path, body = {
+        "evict": (f"remove-member {group} {quote(member_id)}", f"/members/{segment(member_id)}", ""),
+        "delete": (f"delete {group}", "", ""),
+        "freeze": (f"freeze {group} --for 20m", "/freeze", '{"for_ms": 1200000}'),
+        "unfreeze": (f"unfreeze {group}", "/freeze", '{"for_ms": 0}'),
+        "release": (f"release {group} $({rota} quarantine {group})", "/quarantine", '{"release": ["UNIT"]}'),
+        "step-down": (f"rebalance {group} --step-down", "/rebalance", '{"step_down": true}'),
+        "rebalance": (f"rebalance {group}", "/rebalance", "{}"),
+    }[action]
+    how = f"-X POST -H 'content-type: application/json' -d '{body}'" if body else "-X DELETE"
+    return [("CLI", f"{rota} {words} --reason WHY"), ("curl", f"curl {how} {quote(url + path)}")]
+
+
 async def act(backend: Backend, namespace: str, group_id: str, action: Action, form: Form) -> None:
     """Carry out the action; raise `RejectedRequest` if the coordinator rejects it."""
-    if action.name == "release":
-        described = await backend.describe(namespace, group_id)
-        request: Request = QuarantineGroup(namespace, group_id, release=described.group.quarantined, reason=form.note)
-    else:
-        request = _request(namespace, group_id, action, form)
+    request: Request
+    match action.name:
+        case "evict":
+            leaving = (LeavingMember(form.member_id, None, form.note),)
+            request = LeaveGroup(namespace, group_id, leaving, by_admin=True)
+        case "delete":
+            request = DeleteGroup(namespace, group_id, form.note)
+        case "freeze" | "unfreeze":
+            request = FreezeGroup(namespace, group_id, FREEZE_MS if action.name == "freeze" else 0, form.note)
+        case "release":
+            units = (await backend.describe(namespace, group_id)).group.quarantined
+            request = QuarantineGroup(namespace, group_id, release=units, reason=form.note)
+        case _:
+            request = RebalanceGroup(namespace, group_id, form.note, step_down=action.name == "step-down")
     reply = await backend.call(request)
     if isinstance(reply, LeaveReply):
         for left in reply.members:
             if left.error is not ErrorCode.NONE:
                 raise RejectedRequest(left.error, f"{form.member_id} is no longer a member")
-
-
-def _request(namespace: str, group_id: str, action: Action, form: Form) -> Request:
-    match action.name:
-        case "evict":
-            return LeaveGroup(namespace, group_id, (LeavingMember(form.member_id, None, form.note),), by_admin=True)
-        case "delete":
-            return DeleteGroup(namespace, group_id, form.note)
-        case "freeze" | "unfreeze":
-            return FreezeGroup(namespace, group_id, FREEZE_MS if action.name == "freeze" else 0, form.note)
-        case _:
-            return RebalanceGroup(namespace, group_id, form.note, step_down=action.name == "step-down")

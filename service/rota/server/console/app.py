@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
+from rota.core.access.rules import ANONYMOUS_SUBJECT, role_of
 from rota.core.replica.ports import StoreUnavailable
 from rota.protocol.errors import ErrorCode, RejectedRequest
+from rota.protocol.ids import check_namespace
 from rota.protocol.wire.documents import dump_document
 from rota.protocol.wire.routes import decode_path
 from rota.protocol.wire.status import STATUS
 from rota.server.access.guard import Guard, behind
-from rota.server.console.access import access_page
-from rota.server.console.across import leaders_page, members_page, search_page, topics_page
+from rota.server.access.identity import NOTE
+from rota.server.access.inquiry import known_caller
+from rota.server.console.across import leaders_page, list_page, members_page, search_page, topics_page
 from rota.server.console.actions import ACTIONS, Form, act, action_named, action_page
-from rota.server.console.backend import Backend
-from rota.server.console.browsing import PAGE_HEADERS, check_origin, fields_of, root_of
-from rota.server.console.entrance import Entrance, note, place_to_go
+from rota.server.console.backend import Asked, Backend, ConsoleStore
+from rota.server.console.entrance import PAGE_HEADERS, Entrance, check_origin, fields_of, place_to_go, root_of
 from rota.server.console.group import as_lines, group_page, leader_page, timeline_page
-from rota.server.console.listing import list_page
 from rota.server.console.manual import manual_page
-from rota.server.console.overview import overview
-from rota.server.console.owners import shards_page
-from rota.server.console.ports import ConsoleStore
+from rota.server.console.overview import overview, shards_page
 from rota.server.console.progress import offsets_page, topic_page
 from rota.server.console.rendering import query, render, segment, static_file
 from rota.server.http.dependencies import PING_SECONDS
@@ -40,10 +40,13 @@ GROUP_PATH = "/groups/{namespace}/{group_id}"
 TOPIC_PATH = "/topics/{namespace}/{topic}"
 _FOR_EVER = "public, max-age=31536000, immutable"
 _OPERATION = "console"
+_IN_PATHS = ("namespace", "group_id", "topic")
 
 _log = logging.getLogger(__name__)
 
 Show = Callable[[Request], Awaitable[Response]]
+Values = Callable[[Asked], Awaitable[dict[str, Any]]]
+"""Returns the values of a template."""
 
 
 class Console:
@@ -68,36 +71,36 @@ class Console:
         self._ping_seconds = ping_seconds
 
     def router(self) -> APIRouter:
-        shown: dict[str, Show] = {
-            "/": self._overview,
-            "/groups": self._list,
-            "/members": self._members,
-            "/leaders": self._leaders,
-            "/topics": self._topics,
-            TOPIC_PATH: self._topic,
-            "/search": self._search,
-            "/shards": self._shards,
-            "/access": self._access,
-            "/docs": self._manual,
-            GROUP_PATH: self._group,
-            f"{GROUP_PATH}/leader": self._leader,
-            f"{GROUP_PATH}/offsets": self._offsets,
-            f"{GROUP_PATH}/timeline": self._timeline,
-            f"{GROUP_PATH}/journal.json": self._journal,
-            f"{GROUP_PATH}/live": self._live,
-            f"{GROUP_PATH}/act/{{action}}": self._ask,
-            "/signin": self._sign_in_page,
+        pages: dict[str, tuple[str, Values]] = {
+            "/": ("overview.html", self._overview),
+            "/groups": ("groups.html", list_page),
+            "/members": ("members.html", members_page),
+            "/leaders": ("leaders.html", leaders_page),
+            "/topics": ("topics.html", topics_page),
+            TOPIC_PATH: ("topic.html", topic_page),
+            "/search": ("search.html", search_page),
+            "/shards": ("shards.html", self._shards),
+            "/access": ("access.html", self._access),
+            "/docs": ("manual.html", self._manual),
+            GROUP_PATH: ("group.html", _group),
+            f"{GROUP_PATH}/leader": ("leader.html", leader_page),
+            f"{GROUP_PATH}/offsets": ("offsets.html", offsets_page),
+            f"{GROUP_PATH}/timeline": ("timeline.html", timeline_page),
         }
-        sent: dict[str, Show] = {
-            f"{GROUP_PATH}/act/{{action}}": self._act,
-            "/signin": self._sign_in,
-            "/signout": self._sign_out,
+        others: dict[tuple[str, str], Show] = {
+            ("GET", f"{GROUP_PATH}/journal.json"): self._journal,
+            ("GET", f"{GROUP_PATH}/live"): self._live,
+            ("GET", f"{GROUP_PATH}/act/{{action}}"): self._ask,
+            ("GET", "/signin"): self._sign_in_page,
+            ("POST", f"{GROUP_PATH}/act/{{action}}"): self._act,
+            ("POST", "/signin"): self._sign_in,
+            ("POST", "/signout"): self._sign_out,
         }
         router = APIRouter(include_in_schema=False, default_response_class=Response)
-        for path, show in shown.items():
-            router.add_api_route(path, self._answering(show), methods=["GET"])
-        for path, show in sent.items():
-            router.add_api_route(path, self._answering(show), methods=["POST"])
+        for path, page in pages.items():
+            router.add_api_route(path, self._answering(partial(self._shown, *page)), methods=["GET"])
+        for (method, path), show in others.items():
+            router.add_api_route(path, self._answering(show), methods=[method])
         router.add_api_route("/static/{name}", _static, methods=["GET"])
         return router
 
@@ -118,72 +121,50 @@ class Console:
 
         return answer
 
+    def _asked(self, http: Request) -> Asked:
+        """Return the request with the group or topic of its path, and the namespace of its path or its query."""
+        path = decode_path({name: http.path_params[name] for name in _IN_PATHS if name in http.path_params})
+        namespace = path.get("namespace") or http.query_params.get("namespace") or "default"
+        check_namespace(namespace)
+        name = path.get("group_id") or path.get("topic") or ""
+        return Asked(self._backend, http.query_params, str(http.base_url).rstrip("/"), namespace, name)
+
     # --- pages -------------------------------------------------------------------------------------
 
-    async def _overview(self, http: Request) -> Response:
-        values = await overview(self._backend, sees_server=self._entrance.may_see_server())
-        return self._page(http, "overview.html", values)
+    async def _shown(self, template: str, values: Values, http: Request) -> Response:
+        return self._page(http, template, await values(self._asked(http)))
 
-    async def _list(self, http: Request) -> Response:
-        return self._page(http, "groups.html", await list_page(self._backend, http.query_params))
+    async def _overview(self, asked: Asked) -> dict[str, Any]:
+        return await overview(asked, sees_server=self._entrance.may_see_server())
 
-    async def _members(self, http: Request) -> Response:
-        return self._page(http, "members.html", await members_page(self._backend, http.query_params))
-
-    async def _leaders(self, http: Request) -> Response:
-        return self._page(http, "leaders.html", await leaders_page(self._backend, http.query_params))
-
-    async def _topics(self, http: Request) -> Response:
-        return self._page(http, "topics.html", await topics_page(self._backend, http.query_params))
-
-    async def _topic(self, http: Request) -> Response:
-        namespace, topic = _named(http, "topic")
-        return self._page(http, "topic.html", await topic_page(self._backend, namespace, topic, http.query_params))
-
-    async def _search(self, http: Request) -> Response:
-        return self._page(http, "search.html", await search_page(self._backend, http.query_params))
-
-    async def _shards(self, http: Request) -> Response:
+    async def _shards(self, asked: Asked) -> dict[str, Any]:
         self._entrance.check_server()
-        return self._page(http, "shards.html", await shards_page(self._backend))
+        return await shards_page(asked)
 
-    async def _access(self, http: Request) -> Response:
-        return self._page(http, "access.html", access_page(self._entrance.guard))
+    async def _access(self, _asked: Asked) -> dict[str, Any]:
+        """Show the caller's own access, as `GET /v1/whoami` does."""
+        caller = known_caller(self._entrance.guard)
+        rules = [(rule, role_of(rule.actions)) for rule in caller.rules]
+        return {"caller": caller, "is_anonymous": caller.subject == ANONYMOUS_SUBJECT, "rules": rules}
 
-    async def _manual(self, http: Request) -> Response:
-        return self._page(http, "manual.html", manual_page(self._openapi(), _base_url(http)))
-
-    async def _group(self, http: Request) -> Response:
-        done = ACTIONS.get(http.query_params.get("done", ""))
-        show_all = "show_all" in http.query_params
-        values = await group_page(self._backend, *_named(http), _base_url(http), show_all=show_all)
-        return self._page(http, "group.html", {**values, "done": done})
-
-    async def _leader(self, http: Request) -> Response:
-        return self._page(http, "leader.html", await leader_page(self._backend, *_named(http), _base_url(http)))
-
-    async def _timeline(self, http: Request) -> Response:
-        shown = await timeline_page(self._backend, *_named(http), _base_url(http), http.query_params)
-        return self._page(http, "timeline.html", shown)
-
-    async def _offsets(self, http: Request) -> Response:
-        shown = await offsets_page(self._backend, *_named(http), _base_url(http), http.query_params)
-        return self._page(http, "offsets.html", shown)
+    async def _manual(self, asked: Asked) -> dict[str, Any]:
+        return manual_page(self._openapi(), asked.base_url)
 
     async def _journal(self, http: Request) -> Response:
-        namespace, group_id = _named(http)
-        shown = await timeline_page(self._backend, namespace, group_id, _base_url(http), http.query_params)
-        document: dict[str, Any] = {"namespace": namespace, "group_id": group_id, "events": as_lines(shown["events"])}
+        asked = self._asked(http)
+        shown = await timeline_page(asked)
+        document: dict[str, Any] = {"namespace": asked.namespace, "group_id": asked.name}
+        document["events"] = as_lines(shown["events"])
         if shown["first_revision"]:
             document["first_revision"] = shown["first_revision"]
-        named = {"content-disposition": f'attachment; filename="{group_id.replace(":", "_")}.json"'}
+        named = {"content-disposition": f'attachment; filename="{asked.name.replace(":", "_")}.json"'}
         return Response(dump_document(document), media_type="application/json", headers={**PAGE_HEADERS, **named})
 
     async def _live(self, http: Request) -> Response:
         """Reject a caller that may not read the group before the stream starts."""
-        namespace, group_id = _named(http)
-        await self._backend.describe(namespace, group_id)
-        changes = self._backend.changes(namespace, group_id)
+        asked = self._asked(http)
+        await self._backend.describe(asked.namespace, asked.name)
+        changes = self._backend.changes(asked.namespace, asked.name)
         return EventStream(changes, self._metrics, self._draining, self._ping_seconds)
 
     # --- actions -----------------------------------------------------------------------------------
@@ -191,27 +172,27 @@ class Console:
     async def _ask(self, http: Request) -> Response:
         action = action_named(http.path_params["action"])
         form = Form(member_id=http.query_params.get("member", ""))
-        values = await action_page(self._backend, *_named(http), action, form, _base_url(http))
-        return self._page(http, "action.html", values)
+        return self._page(http, "action.html", await action_page(self._asked(http), action, form))
 
     async def _act(self, http: Request) -> Response:
-        action = action_named(http.path_params["action"])
-        namespace, group_id = _named(http)
+        action, asked = action_named(http.path_params["action"]), self._asked(http)
         form = Form.of(await fields_of(http))
-        complaint = form.complaint(group_id)
+        complaint = form.complaint(asked.name)
         if not complaint:
-            note(form.note)
+            NOTE.set(form.note)  # The guard records it with the call.
             try:
-                await act(self._backend, namespace, group_id, action, form)
+                await act(self._backend, asked.namespace, asked.name, action, form)
             except RejectedRequest as rejected:
                 if rejected.code in (ErrorCode.UNAUTHENTICATED, ErrorCode.GROUP_AUTHORIZATION_FAILED):
                     raise
                 complaint = f"{rejected.detail or 'It was refused'} ({rejected.code})"
             else:
-                _log.info("an administrator acted", extra={"action": action.name, "group_id": group_id})
-                return _seen_other(root_of(http) + _after(namespace, group_id, action.name))
-        values = await action_page(self._backend, namespace, group_id, action, form, _base_url(http), complaint)
-        return self._page(http, "action.html", values, status=422)
+                _log.info("an administrator acted", extra={"action": action.name, "group_id": asked.name})
+                place = f"/groups/{segment(asked.namespace)}/{segment(asked.name)}{query(done=action.name)}"
+                if action.name == "delete":  # A deleted group has no page.
+                    place = f"/groups{query(namespace=asked.namespace)}"
+                return _seen_other(root_of(http) + place)
+        return self._page(http, "action.html", await action_page(asked, action, form, complaint), status=422)
 
     # --- signing in --------------------------------------------------------------------------------
 
@@ -252,22 +233,8 @@ class Console:
         return self._page(http, "refused.html", values, status.http)
 
 
-def _named(http: Request, name: str = "group_id") -> tuple[str, str]:
-    """Return the namespace of a path, and the group or topic in it."""
-    path = decode_path({each: http.path_params[each] for each in ("namespace", name)})
-    return path["namespace"], path[name]
-
-
-def _after(namespace: str, group_id: str, action: str) -> str:
-    """Return the next page: a deleted group has none."""
-    if action == "delete":
-        return "/groups" + query(namespace=namespace)
-    return f"/groups/{segment(namespace)}/{segment(group_id)}" + query(done=action)
-
-
-def _base_url(http: Request) -> str:
-    """Return the console's URL as the browser sees it."""
-    return str(http.base_url).rstrip("/")
+async def _group(asked: Asked) -> dict[str, Any]:
+    return {**await group_page(asked), "done": ACTIONS.get(asked.parameters.get("done", ""))}
 
 
 def _seen_other(url: str) -> Response:

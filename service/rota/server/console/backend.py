@@ -1,8 +1,7 @@
 """The only interface between pages and the service: every page and action calls it, and it asks the coordinator first.
 
 So the guard of the coordinator also guards the console. Only two kinds of data are read from the store directly: a
-group's journal, after the coordinator has described that group to the same caller, and data about no group. For tokens
-and quotas the page asks the guard first.
+group's journal, after the coordinator has described that group to the same caller, and data about no group.
 """
 
 from __future__ import annotations
@@ -12,8 +11,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, replace
+from typing import Any, Protocol, TypeVar
 
-from rota.core.replica.ports import JournalEvent, ShardOwner
+import msgspec
+from starlette.datastructures import QueryParams
+
+from rota.core.access.sessions import SessionRecord
+from rota.core.replica.ports import Answer, JournalEvent, ShardOwner
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
@@ -29,7 +33,6 @@ from rota.protocol.messages import (
     Request,
 )
 from rota.server.beginning import from_earliest
-from rota.server.console.ports import ConsoleStore
 from rota.server.observability.generations import Event
 from rota.server.ports import ServedCoordinator
 
@@ -40,6 +43,9 @@ _WINDOWS = (1_000, 4_000, 16_000, 64_000)
 QUIET = frozenset({"offsets_committed", "session_stats"})
 """Lines that do not change a page of generations."""
 _AT_ONCE = 16
+_LONGEST_SEARCH = 249
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,30 @@ class History:
     """The first revision of the shard's journal, if requested older lines are pruned."""
 
 
+class ConsoleStore(Protocol):
+    """The store. Every method raises `StoreUnavailable` when the store cannot answer. Only sessions are written."""
+
+    async def namespaces(self) -> list[str]:
+        """Return the namespaces that have groups or topics, ordered by name."""
+
+    async def owners(self) -> Sequence[ShardOwner]:
+        """Return every shard that was ever claimed, with its owner."""
+
+    async def read_events(
+        self, shard_id: int, after_seq: int, limit: int, *, namespace: str | None = None, group_id: str | None = None
+    ) -> list[JournalEvent]:
+        """Return journal lines with `seq > after_seq` in order, of one group if it is named."""
+
+    async def add_session(self, record: SessionRecord, now_ms: int) -> None:
+        """Store a session of the console. If its caller has too many, the oldest ends."""
+
+    async def read_session(self, digest: str) -> SessionRecord | None:
+        """Return the session with that digest; None if it has ended."""
+
+    async def end_session(self, digest: str) -> None:
+        """Remove the session with that digest, if it exists."""
+
+
 class Backend:
     """Calls the coordinator for pages; a rejected call raises `RejectedRequest`."""
 
@@ -88,40 +118,40 @@ class Backend:
 
     async def call(self, request: Request) -> Reply:
         """Make any request of the protocol, and raise its error."""
-        reply = (await self._coordinator.call(request)).reply
-        if reply.error is not ErrorCode.NONE:
-            raise RejectedRequest(reply.error, reply.detail)
-        return reply
+        return (await self._answer(request)).reply
+
+    async def _answer(self, request: Request) -> Answer:
+        answer = await self._coordinator.call(request)
+        if answer.reply.error is not ErrorCode.NONE:
+            raise RejectedRequest(answer.reply.error, answer.reply.detail)
+        return answer
 
     async def namespaces(self) -> list[str]:
         """Return all namespaces. Listing the groups of each shows which of them the caller may read."""
         return await self._store.namespaces()
 
     async def list_groups(self, namespace: str) -> Listing:
-        groups: list[ListedGroup] = []
-        after: str | None = ""
-        while after is not None and len(groups) < MOST_GROUPS:
-            page = await self.call(ListGroups(namespace, after=after))
-            assert isinstance(page, ListReply)
-            groups += page.groups
-            after = page.next_after
-        return Listing(tuple(groups[:MOST_GROUPS]), whole=after is None)
+        groups, whole = await self._pages(ListGroups(namespace), "groups", MOST_GROUPS)
+        return Listing(tuple(groups), whole)
 
     async def list_topics(self, namespace: str) -> list[ListedTopic]:
-        topics: list[ListedTopic] = []
-        after: str | None = ""
-        while after is not None and len(topics) < MOST_TOPICS:
-            page = await self.call(ListTopics(namespace, after=after))
-            assert isinstance(page, ListTopicsReply)
-            topics += page.topics
-            after = page.next_after
+        topics, _ = await self._pages(ListTopics(namespace), "topics", MOST_TOPICS)
         return topics
 
+    async def _pages(self, request: ListGroups | ListTopics, name: str, most: int) -> tuple[list[Any], bool]:
+        """Return the items of the pages of a list up to a number, and whether these are all of them."""
+        items: list[Any] = []
+        after: str | None = ""
+        while after is not None and len(items) < most:
+            page = await self.call(msgspec.structs.replace(request, after=after))
+            assert isinstance(page, ListReply | ListTopicsReply)
+            items += getattr(page, name)
+            after = page.next_after
+        return items[:most], after is None
+
     async def describe(self, namespace: str, group_id: str) -> Described:
-        answer = await self._coordinator.call(DescribeGroup(namespace, group_id))
+        answer = await self._answer(DescribeGroup(namespace, group_id))
         reply = answer.reply
-        if reply.error is not ErrorCode.NONE:
-            raise RejectedRequest(reply.error, reply.detail)
         assert isinstance(reply, DescribeReply)
         return Described(namespace, reply, answer.revision, answer.epoch)
 
@@ -193,3 +223,28 @@ async def _changes(events: AsyncIterator[JournalEvent]) -> AsyncIterator[Journal
 
 def _as_json(event: JournalEvent) -> Event:
     return {**asdict(event), "revision": event.seq}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for a page. `name` is the group or topic in its path."""
+
+    backend: Backend
+    parameters: QueryParams
+    base_url: str
+    """The console's URL as the browser sees it."""
+    namespace: str
+    name: str = ""
+
+    @property
+    def search(self) -> str:
+        return self.parameters.get("q", "").strip()[:_LONGEST_SEARCH]
+
+    def page(self, items: Sequence[Item], size: int) -> tuple[Sequence[Item], dict[str, int]]:
+        """Return the items of the page that the URL names, and the values for links to others.
+
+        An invalid number is the first page, a number too high the last.
+        """
+        text, pages = self.parameters.get("page", ""), max(1, -(-len(items) // size))
+        page = min(pages, max(1, int(text))) if text.isdecimal() and len(text) < 7 else 1
+        return items[(page - 1) * size : page * size], {"page": page, "pages": pages, "found": len(items)}

@@ -1,20 +1,21 @@
-"""The user of the console: signed in by a token, with a session cookie that scripts cannot read."""
+"""The user of the console: signed in by a token, with a session cookie that scripts cannot read.
+
+Also the restrictions on browsers, and the check that the user made a request, and not another site.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from rota.core.access.rules import SCRAPE
 from rota.core.access.sessions import SESSION_MS
-from rota.protocol.errors import RejectedRequest
+from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.server.access.guard import Guard
-from rota.server.access.identity import NOTE
-from rota.server.console.browsing import root_of
-from rota.server.console.ports import ConsoleStore
+from rota.server.console.backend import ConsoleStore
 from rota.server.console.sessions import Sessions, bearer
 
 COOKIE = "rota_session"
@@ -23,6 +24,21 @@ COOKIE_OVER_TLS = f"__Host-{COOKIE}"
 COOKIE_BELOW_A_PATH = f"__Secure-{COOKIE}"
 """A console below a path sets that path in the cookie, so that other programs of its host do not receive it."""
 TOKEN_MAX_CHARS = 8_192
+
+
+_FORM_MAX_BYTES = 16_384
+PAGE_HEADERS = {
+    # No inline code, no other sources: a script that is injected into a page does not run.
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+        "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+    "cache-control": "no-store",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +125,41 @@ def place_to_go(http: Request, wanted: str) -> str:
     return wanted if is_ours and wanted.isprintable() else start
 
 
-def note(text: str) -> None:
-    """Add this note to the guard's record of the next call."""
-    NOTE.set(text)
-
-
 def _cookie_name(http: Request) -> str:
     """Return the cookie's name. With TLS, to this server or to a trusted proxy, it is never sent unencrypted."""
     if http.url.scheme != "https":
         return COOKIE
     return COOKIE_BELOW_A_PATH if root_of(http) else COOKIE_OVER_TLS
+
+
+def root_of(request: Request) -> str:
+    """Return the path prefix under which browsers reach the console, set by a trusted proxy; empty without one."""
+    return str(request.scope.get("root_path", ""))
+
+
+async def fields_of(request: Request) -> dict[str, str]:
+    """Return the fields of a form; raise `RejectedRequest` if it is larger than the console's forms."""
+    body = b""
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > _FORM_MAX_BYTES:
+            raise RejectedRequest(ErrorCode.PAYLOAD_TOO_LARGE, f"a form has at most {_FORM_MAX_BYTES} bytes")
+    try:
+        return dict(parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=20))
+    except ValueError as error:
+        raise RejectedRequest(ErrorCode.INVALID_REQUEST, "this is no form") from error
+
+
+def check_origin(request: Request) -> None:
+    """Reject a form that another site's page sent with this browser's cookies or from this browser's network.
+
+    Browsers send the origin of a request, and a page cannot change it. A form without one is rejected.
+    """
+    site = request.headers.get("sec-fetch-site")
+    if site is not None:
+        if site == "same-origin":
+            return
+        raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, f"the form was sent from another site ({site})")
+    origin = request.headers.get("origin")
+    if origin is None or urlsplit(origin).netloc != request.headers.get("host"):
+        raise RejectedRequest(ErrorCode.GROUP_AUTHORIZATION_FAILED, "the form has no proof that this site sent it")

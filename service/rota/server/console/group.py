@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from shlex import quote
 from typing import Any
-
-from starlette.datastructures import QueryParams
 
 from rota.core.types.registry import readable_assignment, subscribes
 from rota.protocol.errors import RejectedRequest
@@ -16,11 +15,9 @@ from rota.protocol.ids import shard_of
 from rota.protocol.messages import DescribedMember, DescribeReply, ListedTopic
 from rota.protocol.troubles import TroubleKind
 from rota.protocol.wording import count
-from rota.server.console.axis import axis_of
-from rota.server.console.backend import QUIET, Backend, Described
-from rota.server.console.commands import commands_of
-from rota.server.console.drawing import draw
-from rota.server.console.rendering import utc
+from rota.server.console.backend import QUIET, Asked, Backend, Described
+from rota.server.console.drawing import axis_of, draw
+from rota.server.console.rendering import segment, utc
 from rota.server.console.shares import Unit, in_words, moves, share_map, units_of
 from rota.server.observability.explanation import explain, seen_ms_ago
 from rota.server.observability.generations import Event, Generation, generations
@@ -72,20 +69,20 @@ class Reign:
     why: str
 
 
-async def group_page(
-    backend: Backend, namespace: str, group_id: str, base_url: str, *, show_all: bool = False
-) -> dict[str, Any]:
-    described = await backend.describe(namespace, group_id)
+async def group_page(asked: Asked) -> dict[str, Any]:
+    backend, namespace = asked.backend, asked.namespace
+    described = await backend.describe(namespace, asked.name)
     events = (await backend.history(described, _LINES)).events
     story = generations(events)
     now_ms = backend.now_ms()
     group = described.group
+    listed = _listed(group, show_all="show_all" in asked.parameters)
     shares, former = _latest_shares(group, story)
     drawn = share_map(group.protocol_type, shares, former, await _divided(backend, namespace, group))
     return {
-        **common_values(backend, described, now_ms, base_url),
+        **common_values(asked, described, now_ms),
         "explanation": explain(group, now_ms, events, utc),
-        "rows": [member_row(group, member, now_ms) for member in _listed(group, show_all=show_all)],
+        "rows": [member_row(group, member, now_ms) for member in listed],
         "map": drawn,
         "drawing": draw(drawn) if drawn is not None and drawn.units else None,
         "in_words": in_words,
@@ -94,15 +91,14 @@ async def group_page(
     }
 
 
-async def timeline_page(
-    backend: Backend, namespace: str, group_id: str, base_url: str, parameters: QueryParams
-) -> dict[str, Any]:
+async def timeline_page(asked: Asked) -> dict[str, Any]:
     """Show the generations and the lines of the journal, the latest first; below the revision `before`, if the URL has
     one.
 
     Commits and statistics of heartbeats are omitted unless the URL requests them: they would hide other lines.
     """
-    described = await backend.describe(namespace, group_id)
+    backend, parameters = asked.backend, asked.parameters
+    described = await backend.describe(asked.namespace, asked.name)
     commits, text = "commits" in parameters, parameters.get("before", "")
     before = int(text) if text.isdecimal() and len(text) < 19 else None
     but_for = frozenset[str]() if commits else QUIET
@@ -112,7 +108,7 @@ async def timeline_page(
     shown = list(reversed(events))[:_LINES]
     is_last = len(shown) == len(events) and len(events) < _ALL_LINES
     return {
-        **common_values(backend, described, now_ms, base_url),
+        **common_values(asked, described, now_ms),
         "chapters": chapters(described.group.protocol_type, story, now_ms),
         "axis": axis_of(story, now_ms) if before is None else None,
         "events": shown,
@@ -123,15 +119,16 @@ async def timeline_page(
     }
 
 
-async def leader_page(backend: Backend, namespace: str, group_id: str, base_url: str) -> dict[str, Any]:
-    described = await backend.describe(namespace, group_id)
+async def leader_page(asked: Asked) -> dict[str, Any]:
+    backend = asked.backend
+    described = await backend.describe(asked.namespace, asked.name)
     group, now_ms = described.group, backend.now_ms()
     history = await backend.history(described, _ALL_LINES)
     terms = reigns(generations(history.events))
     leader = next((member for member in group.members if member.member_id == group.leader_id), None)
     current = terms[0] if terms and leader and terms[0].leader_id == leader.member_id else None
     return {
-        **common_values(backend, described, now_ms, base_url),
+        **common_values(asked, described, now_ms),
         "leader": leader and member_row(group, leader, now_ms),
         "reign": current,
         "waiting": [member for member in group.members if member is not leader][:MOST_MEMBERS_SHOWN],
@@ -158,31 +155,33 @@ def reigns(story: Sequence[Generation]) -> list[Reign]:
     """Return the leaders, the latest first; a generation without a leader ends a reign."""
     found: list[Reign] = []
     for generation in story:
-        if generation.completed_at_ms is None:
+        at_ms = generation.completed_at_ms
+        if at_ms is None:
             continue
         last = found[-1] if found else None
         if last is not None and last.until_ms is None:
             if last.leader_id == generation.leader_id:
-                found[-1] = _prolonged(last, generation.generation_id)
+                found[-1] = replace(last, last_generation=generation.generation_id)
                 continue
-            found[-1] = _ended(last, generation.completed_at_ms)
+            found[-1] = replace(last, until_ms=at_ms)
         if generation.leader_id:
             number = generation.generation_id
-            at_ms = generation.completed_at_ms
             found.append(Reign(generation.leader_id, number, number, at_ms, None, generation.reason))
     return found[::-1]
 
 
-def _prolonged(reign: Reign, generation_id: int) -> Reign:
-    return Reign(reign.leader_id, reign.first_generation, generation_id, reign.since_ms, None, reign.why)
-
-
-def _ended(reign: Reign, at_ms: int) -> Reign:
-    return Reign(reign.leader_id, reign.first_generation, reign.last_generation, reign.since_ms, at_ms, reign.why)
-
-
-def common_values(backend: Backend, described: Described, now_ms: int, base_url: str) -> dict[str, Any]:
-    namespace, group = described.namespace, described.group
+def common_values(asked: Asked, described: Described, now_ms: int) -> dict[str, Any]:
+    """Return the values of all pages of a group."""
+    backend, namespace, group = asked.backend, described.namespace, described.group
+    rota, url, name = command_parts(asked.base_url, namespace, group.group_id)
+    commands = (
+        ("why, in words", f"{rota} why {name}"),
+        ("describe", f"{rota} describe {name}"),
+        ("follow", f"{rota} watch {name}"),
+        ("describe, with curl", f"curl -s {quote(url)}"),
+        ("follow, with curl", f"curl -sN {quote(url + '/events')}"),
+        ("wait for another leader", f"curl -s {quote(url + '/leader?wait_ms=30000')}"),
+    )
     return {
         "namespace": namespace,
         "group": group,
@@ -190,9 +189,16 @@ def common_values(backend: Backend, described: Described, now_ms: int, base_url:
         "owner": backend.owner_of(namespace, group.group_id),
         "shard_id": shard_of(namespace, group.group_id, backend.shard_count),
         "now_ms": now_ms,
-        "commands": commands_of(base_url, namespace, group.group_id),
+        "commands": commands,
         "refusals": refusals(group, now_ms),
     }
+
+
+def command_parts(base_url: str, namespace: str, group_id: str) -> tuple[str, str, str]:
+    """Return the start of a `rota groups` command, the group's URL, and its name for a shell."""
+    option = "" if namespace == "default" else f" --namespace {quote(namespace)}"
+    url = f"{base_url}/v1/namespaces/{segment(namespace)}/groups/{segment(group_id)}"
+    return f"rota --url {quote(base_url)}{option} groups", url, quote(group_id)
 
 
 def refusals(group: DescribeReply, now_ms: int) -> dict[str, str]:

@@ -7,12 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.datastructures import QueryParams
-
 from rota.protocol.messages import FetchedOffset, FetchOffsets, FetchReply, GetTopic, ListGroups, ListReply, TopicReply
-from rota.server.console.backend import Backend, Described
+from rota.server.console.backend import Asked, Backend, Described
 from rota.server.console.group import common_values
-from rota.server.console.rendering import page_number
 from rota.server.console.shares import Unit, holders, unit_order
 
 PAGE = 100
@@ -47,38 +44,33 @@ class Reader:
         return sum(line.behind or 0 for line in self.lines)
 
 
-async def offsets_page(
-    backend: Backend, namespace: str, group_id: str, base_url: str, parameters: QueryParams
-) -> dict[str, Any]:
+async def offsets_page(asked: Asked) -> dict[str, Any]:
     """Show the committed offsets of a group, and the holder of each partition."""
-    described = await backend.describe(namespace, group_id)
-    topic = parameters.get("topic", "")
-    offsets = await _offsets(backend, namespace, group_id)
+    described = await asked.backend.describe(asked.namespace, asked.name)
+    topic = asked.parameters.get("topic", "")
+    offsets = await _offsets(asked.backend, asked.namespace, asked.name)
     held = _holders(described)
     units = sorted({*offsets, *held}, key=unit_order)
     topics = list(dict.fromkeys(name for name, _ in units))
-    chosen = [unit for unit in units if topic in ("", unit[0])]
-    page, pages = page_number(parameters, len(chosen), PAGE)
+    shown, links = asked.page([unit for unit in units if topic in ("", unit[0])], PAGE)
     return {
-        **common_values(backend, described, backend.now_ms(), base_url),
-        "lines": [_row(unit, offsets, held) for unit in chosen[(page - 1) * PAGE : page * PAGE]],
-        "found": len(chosen),
+        **common_values(asked, described, asked.backend.now_ms()),
+        **links,
+        "lines": [_row(unit, offsets, held) for unit in shown],
         "topics": topics,
         "topic": topic,
-        "page": page,
-        "pages": pages,
     }
 
 
-async def topic_page(backend: Backend, namespace: str, topic: str, parameters: QueryParams) -> dict[str, Any]:
+async def topic_page(asked: Asked) -> dict[str, Any]:
     """Show a topic with its subscribed groups, and their progress by partition."""
+    backend, namespace, topic = asked.backend, asked.namespace, asked.name
     facts = await backend.call(GetTopic(namespace, topic))
     assert isinstance(facts, TopicReply)
     listed = await backend.call(ListGroups(namespace, topic=topic, limit=MOST_GROUPS))
     assert isinstance(listed, ListReply)
     described = await backend.describe_each(namespace, [group.group_id for group in listed.groups])
-    page, pages = page_number(parameters, facts.partitions, PAGE)
-    numbers = range((page - 1) * PAGE, min(page * PAGE, facts.partitions))
+    numbers, links = asked.page(range(facts.partitions), PAGE)
     offsets = await asyncio.gather(*(_offsets(backend, namespace, group_id) for group_id in described))
     farthest = {
         number: max((each[topic, number].offset for each in offsets if (topic, number) in each), default=-1)
@@ -92,8 +84,7 @@ async def topic_page(backend: Backend, namespace: str, topic: str, parameters: Q
             for each, of_group in zip(described.values(), offsets, strict=True)
         ],
         "more_groups": listed.next_after is not None,
-        "page": page,
-        "pages": pages,
+        **links,
         "now_ms": backend.now_ms(),
     }
 

@@ -14,7 +14,6 @@ from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from starlette.datastructures import QueryParams
 
 from rota.protocol.wording import count, duration
 from rota.server.observability.timeline import what_happened
@@ -121,12 +120,6 @@ def query(**values: Any) -> str:
     """Return a query string of the given values; empty without any."""
     given = {name: value for name, value in values.items() if value not in (None, "", [], ())}
     return "?" + urlencode(given, doseq=True) if given else ""
-
-
-def page_number(parameters: QueryParams, lines: int, size: int) -> tuple[int, int]:
-    """Return the page that a URL names. An invalid number is the first page, a number too high the last."""
-    text, pages = parameters.get("page", ""), max(1, -(-lines // size))
-    return (min(pages, max(1, int(text))) if text.isdecimal() and len(text) < 7 else 1), pages
 
 
 def _shortened(found: re.Match[str]) -> str:

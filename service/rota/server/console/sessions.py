@@ -25,7 +25,7 @@ from rota.core.replica.ports import StoreUnavailable
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.server.access.guard import Guard
 from rota.server.access.identity import CURRENT, Credentials, Identity
-from rota.server.console.ports import ConsoleStore
+from rota.server.console.backend import ConsoleStore
 
 LOOK_EVERY_S = 1.0
 """Maximum delay until a session that ended at another replica ends at this one."""
