@@ -17,7 +17,7 @@ from rota.cli.doctor import Checked, examine
 from rota.cli.options import Shared
 from rota.credentials import Credentials
 from rota.server.lifecycle import serve
-from rota.server.observability.certificates import Validity
+from rota.server.observability.census import Validity
 from rota.server.observability.metrics import Metrics
 from rota.server.settings import Address, Settings
 from rota.server.tls import ServerTls, TlsFiles, validity_of

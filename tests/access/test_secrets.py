@@ -14,9 +14,8 @@ import pytest
 import pytest_asyncio
 
 from rota.core.access.tokens import RANDOM_BYTES, mint
-from rota.server.observability import refusals
-from rota.server.observability.logs import JsonFormatter
-from rota.server.observability.refusals import PER_SOURCE, RefusalLog
+from rota.server.observability import logs as log_lines
+from rota.server.observability.logs import PER_SOURCE, JsonFormatter, RefusalLog
 from rota.server.settings import Settings
 from tests.access.guarded import Secrets, Service, a_guarded_service, bearer
 from tests.access.test_access_matrix import CALLERS, OF_ROUTES, OF_RPCS, headers_of, messages_by_rpc, targets_by_route
@@ -92,7 +91,7 @@ async def test_why_credentials_are_refused_is_logged_without_them(
 ) -> None:
     service, _ = world
     made_up = [mint(bytes([number]) * RANDOM_BYTES) for number in range(40)]
-    monkeypatch.setattr(refusals, "_lines", RefusalLog(lambda: 0.0))
+    monkeypatch.setattr(log_lines, "_lines", RefusalLog(lambda: 0.0))
 
     with all_logs() as logs:
         for token in made_up:

@@ -12,7 +12,6 @@ from rota.core.replica.forwarding import NoAnswer
 from rota.core.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
 from rota.protocol.messages import Heartbeat, JoinReply, LeaveGroup, LeavingMember, Protocol, PutTopic, SyncGroup
 from rota.server.health import HealthCheck
-from rota.server.observability.causes import drop_cause
 from rota.server.observability.metrics import Metrics
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.server.telemetry import ServerTelemetry
@@ -142,9 +141,16 @@ def test_a_phase_that_began_in_a_former_claim_is_not_timed() -> None:
 
 
 def test_a_dropped_shard_has_a_cause() -> None:
-    assert drop_cause("the lease had run out before it was renewed") == "lease_lost"
-    assert drop_cause("the shard belongs to another replica now, or the store went back") == "lease_lost"
-    assert drop_cause("what nobody thought of") == "other"
+    metrics = Metrics()
+
+    metrics.shard_dropped("the lease had run out before it was renewed")
+    metrics.shard_dropped("the shard belongs to another replica now, or the store went back")
+    metrics.shard_dropped("what nobody thought of")
+
+    dropped = [
+        metrics.registry.get_sample_value("rota_shards_dropped_total", {"cause": c}) for c in ("lease_lost", "other")
+    ]
+    assert dropped == [2, 1]
 
 
 class _DeafPeers:

@@ -11,9 +11,8 @@ from functools import partial
 import grpc
 import pytest
 
-from rota.server.observability import refusals
-from rota.server.observability.logs import JsonFormatter, configure_logging
-from rota.server.observability.refusals import IN_ALL, PER_SOURCE, RefusalLog
+from rota.server.observability import logs
+from rota.server.observability.logs import IN_ALL, PER_SOURCE, JsonFormatter, RefusalLog, configure_logging
 from rota.v1 import coordinator_pb2 as pb
 from tests.access.guarded import NAMESPACE, Secrets, a_guarded_service, bearer
 from tests.grpc.clients import stub
@@ -65,7 +64,7 @@ async def test_a_message_for_many_groups_writes_few_lines(
     lines: io.StringIO, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Those of a caller without credentials, and those of one with a token for another namespace."""
-    monkeypatch.setattr(refusals, "_lines", RefusalLog(lambda: 0.0))
+    monkeypatch.setattr(logs, "_lines", RefusalLog(lambda: 0.0))
     beats = [pb.MemberHeartbeat(member_id="m", generation_id=1)]
     groups = [pb.GroupHeartbeat(namespace=NAMESPACE, group_id=f"g{n}", members=beats) for n in range(1_000)]
 

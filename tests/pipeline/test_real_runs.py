@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psycopg
 import pytest
 
-from rota.demo.workload.writing import COLUMNS
+from rota.demo.workload.generate import COLUMNS
 from rota.pipeline.audit import audit
 from rota.pipeline.batches import Batches, progress_of, start
 from rota.pipeline.failures import LinesMissing

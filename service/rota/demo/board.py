@@ -1,4 +1,4 @@
-"""The state of the demo from its journal: the holder and progress of each partition, and the lost workers."""
+"""The state of the demo from its journal, and its output: a log, and at a terminal a live table below it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import re
 import time
 from base64 import b64decode
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from rota.client import GroupEvent
 from rota.core.types.consumer import decode_assignment
@@ -84,7 +91,7 @@ class Board:
     def lose(self, member_id: str) -> Loss:
         """Note that a member was killed just now."""
         unfinished = {p: self.done[p] for p in self.share_of(member_id) if self.done[p] < self.work.end(p)}
-        self.loss = Loss(name_of(member_id), member_id, self.generation_id, unfinished)
+        self.loss = Loss(with_names(member_id), member_id, self.generation_id, unfinished)
         return self.loss
 
     def someone_in_the_middle(self) -> str | None:
@@ -103,8 +110,8 @@ class Board:
             for member_id, assignment in event.payload["assignments"]
             for _, partition in decode_assignment(b64decode(assignment)).partitions
         }
-        shares = (f"{name_of(member_id)} has {_ranges(self.share_of(member_id))}" for member_id in self.members)
-        leader = name_of(event.payload["leader_id"])
+        shares = (f"{with_names(member_id)} has {_ranges(self.share_of(member_id))}" for member_id in self.members)
+        leader = with_names(event.payload["leader_id"])
         yield BoardLine(
             f"generation {event.generation_id}: {', '.join(shares)} (as {leader}, its leader, assigned)", "cyan"
         )
@@ -118,7 +125,7 @@ class Board:
             seconds = time.monotonic() - loss.at
             yield BoardLine(f"{loss.worker} is removed, {seconds:.1f} s after the kill: {event.reason}", "yellow")
         else:
-            yield BoardLine(f"{name_of(member_id)} is removed: {event.reason}", "red")
+            yield BoardLine(f"{with_names(member_id)} is removed: {event.reason}", "red")
 
     def _committed(self, event: GroupEvent) -> Iterator[BoardLine]:
         member_id = event.payload["member_id"]
@@ -135,22 +142,17 @@ class Board:
         if loss is None or member_id == loss.member_id or partition not in loss.unfinished.keys() - loss.taken_over:
             return
         seconds = time.monotonic() - loss.at
-        loss.taken_over[partition] = (name_of(member_id), seconds)
+        loss.taken_over[partition] = (with_names(member_id), seconds)
         place = f"file {loss.unfinished[partition]} of {self.work.end(partition)}"
         yield BoardLine(
-            f"partition {partition}: {name_of(member_id)} continues for {loss.worker} at {place}, "
+            f"partition {partition}: {with_names(member_id)} continues for {loss.worker} at {place}, "
             f"{seconds:.1f} s after the kill",
             "green",
         )
 
 
-def name_of(member_id: str) -> str:
-    """Return the worker's name, with which its member id starts."""
-    return with_names(member_id)
-
-
 def with_names(text: str) -> str:
-    """Return a text with workers' names in place of their member ids."""
+    """Return a text with workers' names in place of their member ids, which start with them."""
     return _UUID.sub("", text)
 
 
@@ -163,3 +165,51 @@ def _ranges(numbers: list[int]) -> str:
         else:
             runs.append([number])
     return " ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else f"{run[0]}" for run in runs) or "nothing"
+
+
+class Screen:
+    """Writes lines with the time since the start of the demo. Colours and the live table are for terminals only."""
+
+    def __init__(self) -> None:
+        self._console = Console(highlight=False, soft_wrap=True)
+        self._began = time.monotonic()
+
+    def say(self, line: BoardLine) -> None:
+        """Write one line of the log."""
+        seconds = time.monotonic() - self._began
+        self._console.print(Text.assemble((f"{seconds:6.1f} s  ", "dim"), (line.text, line.style)))
+
+    def show(self, what: RenderableType = "") -> None:
+        """Write other output than a line of the log."""
+        self._console.print(what)
+
+    def mark(self, mark: str, style: str, text: str) -> None:
+        """Write a line that starts with a mark."""
+        self._console.print(Text.assemble("  ", (mark, style), f"  {text}"))
+
+    @contextmanager
+    def live(self, board: Board) -> Iterator[None]:
+        """Show the table of partitions below the log during the block."""
+        if not self._console.is_terminal:
+            yield
+            return
+        with Live(
+            get_renderable=lambda: Group(Text(), partition_table(board)),
+            console=self._console,
+            refresh_per_second=10,
+            transient=True,
+        ):
+            yield
+
+
+def partition_table(board: Board) -> Table:
+    """Return a table with the holder and progress of each partition."""
+    table = Table("partition", "held by", "files", "progress", title=f"generation {board.generation_id}")
+    for partition, done in enumerate(board.done):
+        end = board.work.end(partition)
+        holder = board.holders.get(partition)
+        killed = board.loss is not None and holder == board.loss.member_id
+        held_by = Text(with_names(holder) if holder else "-", "red strike" if killed else "")
+        bar = ProgressBar(total=end or 1, completed=done if end else 1, width=30, finished_style="green")
+        table.add_row(str(partition), held_by, f"{done} of {end}", bar)
+    return table

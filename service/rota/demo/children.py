@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
@@ -106,3 +107,16 @@ def _listening_url(lines: list[str]) -> str | None:
         if '"listening"' in line:
             return str(json.loads(line)["url"])
     return None
+
+
+def set_when_orphaned(stopped: asyncio.Event) -> None:
+    """Set the event when standard input ends: it is a pipe, and the process at its other end has ended."""
+    loop = asyncio.get_running_loop()
+    descriptor = sys.stdin.fileno()
+
+    def on_readable() -> None:
+        # The demo never writes to it, so it is readable only when the demo has ended.
+        loop.remove_reader(descriptor)
+        stopped.set()
+
+    loop.add_reader(descriptor, on_readable)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -51,8 +52,9 @@ class Results:
 
     def take(self, partition: int, generation: int) -> int:
         """Raise the partition's fence, which excludes all previous holders; return the number of finished files."""
+        query = "SELECT count(*) FROM counted WHERE partition = ?"
         with self._fenced(partition, generation):
-            return self._done(partition)
+            return int(self._database.execute(query, (partition,)).fetchone()[0])
 
     def add(self, partition: int, position: int, file: str, words: int, worker: str, generation: int) -> None:
         """Store one file's count; raise `Fenced` if a later generation has the partition."""
@@ -62,43 +64,22 @@ class Results:
 
     def totals(self) -> tuple[int, int]:
         """Return how many files were counted, and how many words they have."""
-        with closing(self._database.execute("SELECT count(*), coalesce(sum(words), 0) FROM counted")) as rows:
-            files, words = rows.fetchone()
+        files, words = self._database.execute("SELECT count(*), coalesce(sum(words), 0) FROM counted").fetchone()
         return files, words
 
     def by_worker(self) -> dict[str, int]:
         """Return how many files each worker has counted."""
-        with closing(self._database.execute("SELECT worker, count(*) FROM counted GROUP BY worker ORDER BY 1")) as rows:
-            return dict(rows.fetchall())
+        return dict(self._database.execute("SELECT worker, count(*) FROM counted GROUP BY worker ORDER BY 1"))
 
-    def _done(self, partition: int) -> int:
-        query = "SELECT count(*) FROM counted WHERE partition = ?"
-        with closing(self._database.execute(query, (partition,))) as rows:
-            return int(rows.fetchone()[0])
-
-    def _fenced(self, partition: int, generation: int) -> _Transaction:
-        return _Transaction(self._database, partition, generation)
-
-
-class _Transaction:
-    """A transaction that first raises the fence, or else fails."""
-
-    def __init__(self, database: sqlite3.Connection, partition: int, generation: int) -> None:
-        self._database = database
-        self._partition = partition
-        self._generation = generation
-
-    def __enter__(self) -> None:
+    @contextmanager
+    def _fenced(self, partition: int, generation: int) -> Iterator[None]:
+        """Run the block in a transaction that first raises the fence, or else fails."""
         self._database.execute("BEGIN IMMEDIATE")
-        raised = self._database.execute(
-            "UPDATE fences SET generation = ? WHERE partition = ? AND generation <= ?",
-            (self._generation, self._partition, self._generation),
-        )
-        if not raised.rowcount:
-            self._database.execute("ROLLBACK")
-            raise Fenced(f"partition {self._partition} belongs to a generation after {self._generation}")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._database.execute("ROLLBACK" if error else "COMMIT")
+        with self._database:
+            raised = self._database.execute(
+                "UPDATE fences SET generation = ? WHERE partition = ? AND generation <= ?",
+                (generation, partition, generation),
+            )
+            if not raised.rowcount:
+                raise Fenced(f"partition {partition} belongs to a generation after {generation}")
+            yield

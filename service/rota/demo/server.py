@@ -6,7 +6,7 @@ import asyncio
 import signal
 import sys
 
-from rota.demo.orphans import set_when_orphaned
+from rota.demo.children import set_when_orphaned
 from rota.protocol.limits import Limits
 from rota.server.lifecycle import ServerFailed, serve
 from rota.server.observability.logs import configure_logging

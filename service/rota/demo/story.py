@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,10 @@ from typing import Any
 import httpx
 
 from rota.client import Client, connect
-from rota.demo.board import Board, BoardLine, name_of, with_names
+from rota.demo.board import Board, BoardLine, Screen, partition_table, with_names
 from rota.demo.checks import Check, check_loss, check_work
 from rota.demo.children import Child, ChildFailed, Children
 from rota.demo.results import Results
-from rota.demo.screen import Screen, partition_table
 from rota.demo.work import Work, default_work
 from rota.protocol.defaults import DEMO_SESSION_TIMEOUT_MS
 from rota.server.observability.timeline import timeline_line
@@ -109,17 +109,16 @@ class _Demo:
         workers = {}
         for number in range(1, options.workers + 1):
             name = f"worker-{number}"
-            settings: Mapping[str, str] = {
+            settings = {
                 "name": name,
                 "url": url,
                 "namespace": options.namespace,
                 "group": self._group_id,
-                "session-timeout-ms": str(options.session_timeout_ms),
+                "session_timeout_ms": options.session_timeout_ms,
                 "work": str(list_of_work),
                 "results": str(self._folder / "results.db"),
             }
-            arguments = [text for key, value in settings.items() for text in (f"--{key}", value)]
-            workers[name] = self._children.start(name, "rota.demo.worker", *arguments)
+            workers[name] = self._children.start(name, "rota.demo.worker", json.dumps(settings))
         pids = ", ".join(f"{name} is process {worker.pid}" for name, worker in workers.items())
         self._say(f"{pids}; their group is {self._group_id}")
         times = f", {work.rounds} times over" if work.rounds > 1 else ""
@@ -150,7 +149,7 @@ class _Demo:
         member_id = board.someone_in_the_middle()
         if member_id is None:
             return
-        victim = workers[name_of(member_id)]
+        victim = workers[with_names(member_id)]
         loss = board.lose(member_id)
         victim.kill9()
         left = ", ".join(f"partition {p} at file {done} of {self._work.end(p)}" for p, done in loss.unfinished.items())

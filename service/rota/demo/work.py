@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from zlib import crc32
@@ -85,29 +86,20 @@ def count_words(path: Path) -> int:
     return len(_WORD.findall(path.read_bytes()))
 
 
-def default_folder() -> Path:
-    """Return the checkout that contains this package, or the package's folder if it was installed."""
+def default_work(partitions: int, rounds: int) -> Work:
+    """Return the work on the README and sources of the checkout with this package, or of the installed package."""
     package = Path(rota.__file__).parent
     checkout = package.parents[1]
-    return checkout if (checkout / "README.md").is_file() else package
+    everything = Work.of_folder(checkout if (checkout / "README.md").is_file() else package, partitions, rounds)
+    chosen = [
+        tuple(name for name in names if name.endswith(".py") or name == "README.md") for names in everything.partitions
+    ]
+    return replace(everything, partitions=tuple(chosen))
 
 
-def default_work(partitions: int, rounds: int) -> Work:
-    """Return the work on the project's README and sources."""
-    folder = default_folder()
-    everything = Work.of_folder(folder, partitions, rounds)
-    chosen = (tuple(filter(_is_ours, names)) for names in everything.partitions)
-    return Work(everything.root, tuple(chosen), rounds)
-
-
-def _is_ours(name: str) -> bool:
-    return name.endswith(".py") or name == "README.md"
-
-
-def _names(root: Path) -> list[str]:
-    paths = (path.relative_to(root) for path in root.rglob("*") if path.is_file() and not path.is_symlink())
-    return [path.as_posix() for path in paths if not any(_is_hidden(part) for part in path.parts)]
-
-
-def _is_hidden(part: str) -> bool:
-    return part.startswith(".") or part in _SKIPPED
+def _names(root: Path) -> Iterator[str]:
+    for path in root.rglob("*"):
+        name = path.relative_to(root)
+        is_hidden = any(part.startswith(".") or part in _SKIPPED for part in name.parts)
+        if path.is_file() and not path.is_symlink() and not is_hidden:
+            yield name.as_posix()

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
+import json
 import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rota.client import CoordinatorError, Member, OffsetToCommit, connect
 from rota.core.assignors import TopicPartition
-from rota.demo.orphans import set_when_orphaned
+from rota.demo.children import set_when_orphaned
 from rota.demo.results import Fenced, Results
 from rota.demo.work import TOPIC, Work
 
@@ -33,7 +34,7 @@ class Worker:
         """Start work on `share`."""
         assert self.member is not None
         self._stopping = False
-        self._task = asyncio.create_task(self._work_through(share, self.member.generation_id))
+        self._task = asyncio.create_task(self._work_through(share, self.member))
 
     async def stop(self, _share: Share) -> None:
         """Stop for a revocation: finish the current file, commit it, and release the share."""
@@ -46,7 +47,8 @@ class Worker:
         if self._task is not None:
             self._task.cancel()
 
-    async def _work_through(self, share: Share, generation_id: int) -> None:
+    async def _work_through(self, share: Share, member: Member[Share]) -> None:
+        generation_id = member.generation_id
         try:
             for _, partition in share:
                 # Continue after the stored results. The offset may be one behind, if its commit was lost with its
@@ -55,7 +57,7 @@ class Worker:
                 while position < self.work.end(partition) and not self._stopping:
                     await asyncio.to_thread(self._count, partition, position, generation_id)
                     position += 1
-                    await self._commit(partition, position)
+                    await member.commit([OffsetToCommit(TOPIC, partition, position)])
         except (Fenced, CoordinatorError) as fenced:
             # The member's next heartbeat reports the same, and it joins again for its new share.
             print(f"{self.name} stops in generation {generation_id}: {fenced}", file=sys.stderr, flush=True)
@@ -65,24 +67,22 @@ class Worker:
         file = self.work.name_at(partition, position)
         self.results.add(partition, position, file, words, self.name, generation_id)
 
-    async def _commit(self, partition: int, offset: int) -> None:
-        assert self.member is not None
-        await self.member.commit([OffsetToCommit(TOPIC, partition, offset)])
 
-
-async def run(options: argparse.Namespace) -> None:
-    """Run a member until SIGTERM, or until the parent process has ended."""
-    stopped = _stop_signal()
-    work = Work.load(options.work)
-    with Results(options.results) as results:
-        worker = Worker(options.name, work, results)
-        async with connect(options.url, options.namespace, client_id=options.name) as client:
+async def run(options: dict[str, Any]) -> None:
+    """Run a member until SIGTERM, or until the parent process has ended, when standard input ends."""
+    stopped = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    set_when_orphaned(stopped)
+    work, session_ms = Work.load(Path(options["work"])), options["session_timeout_ms"]
+    with Results(Path(options["results"])) as results:
+        worker = Worker(options["name"], work, results)
+        async with connect(options["url"], options["namespace"], client_id=worker.name) as client:
             worker.member = client.consumer(
-                options.group,
+                options["group"],
                 {TOPIC: len(work.partitions)},
                 "range",
-                session_timeout=options.session_timeout_ms / 1000,
-                rebalance_timeout=max(10_000, options.session_timeout_ms) / 1000,
+                session_timeout=session_ms / 1000,
+                rebalance_timeout=max(10_000, session_ms) / 1000,
                 on_assigned=worker.start,
                 on_revoked=worker.stop,
                 on_lost=worker.abandon,
@@ -91,27 +91,11 @@ async def run(options: argparse.Namespace) -> None:
                 await stopped.wait()
 
 
-def _stop_signal() -> asyncio.Event:
-    """Return an event that is set by SIGTERM, and by the end of standard input when the parent process has ended."""
-    stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    set_when_orphaned(stopped)
-    return stopped
-
-
 def main() -> None:
     """The process that `rota demo` starts for each worker."""
     # All processes of a terminal receive Ctrl-C; the parent process decides how to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--namespace", required=True)
-    parser.add_argument("--group", required=True)
-    parser.add_argument("--session-timeout-ms", type=int, required=True)
-    parser.add_argument("--work", type=Path, required=True)
-    parser.add_argument("--results", type=Path, required=True)
-    asyncio.run(run(parser.parse_args()))
+    asyncio.run(run(json.loads(sys.argv[1])))
 
 
 if __name__ == "__main__":

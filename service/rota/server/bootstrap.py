@@ -22,8 +22,8 @@ from rota.server.http.app import HttpApi, create_app
 from rota.server.http.bodies import bound_bodies
 from rota.server.http.dependencies import no_fence_keys
 from rota.server.http_server import CannotListen
+from rota.server.observability.logs import bound_refusals
 from rota.server.observability.metrics import Metrics
-from rota.server.observability.refusals import bound_refusals
 from rota.server.own_ports import NO_OWN_PORTS, OwnPorts
 from rota.server.peer_secrets import new_peer_secret, read_peer_secrets
 from rota.server.plugins import load_plugins

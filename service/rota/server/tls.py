@@ -11,7 +11,7 @@ from cryptography import x509
 
 from rota.credentials import NewestContext
 from rota.server.access.files import LOOK_EVERY_S, Reread
-from rota.server.observability.certificates import Validity
+from rota.server.observability.census import Validity
 
 if TYPE_CHECKING:
     import grpc

@@ -8,7 +8,7 @@ from rota.core.group.records import CLASSES, quantile_ms
 from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.tables import ADMINISTERED, FAILOVERS, HEARTBEATS, LEADER_CHANGED, TOPICS
-from rota.server.observability.causes import rebalance_cause
+from rota.server.observability.generations import rebalance_cause
 
 
 class LeaderChanges(Fact):

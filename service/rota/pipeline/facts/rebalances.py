@@ -9,7 +9,7 @@ from rota.pipeline.facts.fact import Event, Fact, Row, State, apart_ms, row, us
 from rota.pipeline.facts.view import COMPLETING, PREPARING, GroupView
 from rota.pipeline.tables import REBALANCES
 from rota.protocol.causes import Cause
-from rota.server.observability.causes import rebalance_cause
+from rota.server.observability.generations import rebalance_cause
 
 ASSIGNED = "assigned"
 REASSIGNED = "reassigned"

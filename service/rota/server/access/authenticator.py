@@ -16,7 +16,7 @@ from rota.core.access.tokens import MalformedToken, is_ours, parse
 from rota.protocol.errors import ErrorCode
 from rota.server.access.identity import NO_CREDENTIALS, ORIGIN, Credentials, Identity, Policy, unauthenticated
 from rota.server.access.tokens import Tokens
-from rota.server.observability.refusals import log_refusal
+from rota.server.observability.logs import log_refusal
 
 if TYPE_CHECKING:
     from rota.server.access.issuers import IssuedTokens

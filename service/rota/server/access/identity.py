@@ -14,7 +14,7 @@ from rota.core.access.rules import ANONYMOUS, CERTIFICATE, Caller, Decision, Res
 from rota.core.access.sources import source_of
 from rota.protocol.calls import Action, Need
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.server.observability.refusals import log_refusal
+from rota.server.observability.logs import log_refusal
 
 RENEWAL_S = 5.0
 """So long before its caller's proof expires a connection or stream ends in order: the next one shows the next proof."""

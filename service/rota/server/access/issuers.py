@@ -26,7 +26,7 @@ from rota.core.access.sources import source_of
 from rota.server.access.authenticator import Overloaded, Refused, Unanswered
 from rota.server.access.files import Reread
 from rota.server.access.identity import ORIGIN, Policy
-from rota.server.observability.refusals import log_refusal
+from rota.server.observability.logs import log_refusal
 
 MAX_AGE_S = 300.0
 LEAST_PAUSE_S = 10.0

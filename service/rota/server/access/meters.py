@@ -23,7 +23,7 @@ from rota.protocol.messages import (
     SyncReply,
 )
 from rota.server.access.identity import Policy
-from rota.server.observability.refusals import log_refusal
+from rota.server.observability.logs import log_refusal
 
 MOST_METERS = 10_000
 """Beyond so many namespaces or callers, those that hold nothing here are forgotten: they begin with a full bucket."""

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rota.protocol.causes import MEMBER_ENDS
-from rota.server.observability.causes import rebalance_cause
+from rota.protocol.causes import MEMBER_ENDS, Cause
 
 Event = Mapping[str, Any]
 """A line of the journal in JSON: `at_ms`, `generation_id`, `kind`, `reason`, `payload`, `revision`."""
@@ -146,3 +145,9 @@ class _Reader:
         began = replace(same_members, started_at_ms=at_ms, completed_at_ms=at_ms, assigned_at_ms=at_ms)
         again = replace(began, generation_id=payload["generation_id"], reason=reason, by=payload.get("by", ""))
         self._finished.append(replace(again, cause=rebalance_cause(payload)))
+
+
+def rebalance_cause(payload: Mapping[str, Any]) -> str:
+    """Return the cause's code in a line about a rebalance or an empty group; a later release may send other codes."""
+    code: str = payload.get("cause") or Cause.OTHER.value
+    return code

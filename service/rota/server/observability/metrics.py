@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,9 +22,8 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from rota.server.observability.causes import drop_cause
-from rota.server.observability.census import NOBODY, Census, CensusCollector
-from rota.server.observability.certificates import CertificateCollector, Validity
+from rota.protocol.causes import Cause
+from rota.server.observability.census import NOBODY, Census, CensusCollector, CertificateCollector, Validity
 
 METRICS_MEDIA_TYPE = CONTENT_TYPE_LATEST
 
@@ -33,6 +34,17 @@ _COMMIT_SECONDS = (0.000_5, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.
 _BATCH_SIZES = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500)
 _REBALANCE_SECONDS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0)
 _LAG_SECONDS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+
+_DROPS = tuple(
+    (cause, re.compile(pattern))
+    for cause, pattern in (
+        ("handed_over", r"handed over$"),
+        ("lease_lost", r"(the lease |the shard belongs to another)"),
+        ("store_failed", r"a write has an unknown outcome"),
+        ("broken_invariant", r"a broken invariant"),
+    )
+)
+"""The causes of dropped shards as a small set of codes."""
 
 
 class Count:
@@ -70,135 +82,94 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._requests = _Counts("rota_requests", "Requests answered.", ("operation", "code"), self.registry)
-        self._heartbeats = _Counts(
-            "rota_heartbeats", "Heartbeats answered, one per member.", ("result",), self.registry
-        )
-        self._browser_refusals = Counter(
+        counter = partial(Counter, registry=self.registry)
+        gauge = partial(Gauge, registry=self.registry)
+        histogram = partial(Histogram, registry=self.registry)
+        counts = partial(_Counts, registry=self.registry)
+        self._requests = counts("rota_requests", "Requests answered.", ("operation", "code"))
+        self._heartbeats = counts("rota_heartbeats", "Heartbeats answered, one per member.", ("result",))
+        self._browser_refusals = counter(
             "rota_browser_requests_refused_total",
             "Requests rejected for their Host, Origin or Sec-Fetch-Site header.",
             ["reason"],
-            registry=self.registry,
         )
-        self._over_budget = Counter(
+        self._over_budget = counter(
             "rota_over_budget_total",
             "Requests and connections that were rejected because a budget was exhausted.",
             ["budget"],
-            registry=self.registry,
         )
-        self._over_quota = Counter(
+        self._over_quota = counter(
             "rota_over_quota_total",
             "Operations that were rejected because a quota of their namespace or caller was exhausted.",
             ["scope", "quota"],
-            registry=self.registry,
         )
-        self._waiters = Gauge("rota_waiters", "Calls that are parked now.", ["operation"], registry=self.registry)
+        self._waiters = gauge("rota_waiters", "Calls that are parked now.", ["operation"])
         self._waiters_of: dict[str, Count] = {}
         """Looking up the label costs as much as counting."""
-        streams = Gauge("rota_event_streams", "Event streams that are open now.", registry=self.registry)
+        streams = gauge("rota_event_streams", "Event streams that are open now.")
         self._streaming: AbstractContextManager[None] = streams.track_inprogress()
         """One object for all streams, because there are tens of thousands."""
-        self._lag = Histogram(
+        self._lag = histogram(
             "rota_event_loop_lag_seconds",
             "Delay between the due time of a callback and its execution on the event loop.",
             buckets=_LAG_SECONDS,
-            registry=self.registry,
         )
-        self._commit_seconds = Histogram(
-            "rota_commit_duration_seconds",
-            "Duration of the journal's transactions.",
-            buckets=_COMMIT_SECONDS,
-            registry=self.registry,
+        self._commit_seconds = histogram(
+            "rota_commit_duration_seconds", "Duration of the journal's transactions.", buckets=_COMMIT_SECONDS
         )
-        self._commit_batch = Histogram(
-            "rota_commit_batch_events",
-            "Journal events per transaction.",
-            buckets=_BATCH_SIZES,
-            registry=self.registry,
+        self._commit_batch = histogram(
+            "rota_commit_batch_events", "Journal events per transaction.", buckets=_BATCH_SIZES
         )
-        self._timer_lateness = Histogram(
-            "rota_timer_lateness_seconds",
-            "Delay of timers after the event loop was blocked.",
-            buckets=_LAG_SECONDS,
-            registry=self.registry,
+        self._timer_lateness = histogram(
+            "rota_timer_lateness_seconds", "Delay of timers after the event loop was blocked.", buckets=_LAG_SECONDS
         )
-        self._liveness_updates = Counter(
-            "rota_liveness_updates_total", "Heartbeat times of members written to Redis.", registry=self.registry
-        )
-        self._liveness_failures = Counter(
-            "rota_liveness_failures_total", "Failed calls to Redis.", ["operation"], registry=self.registry
-        )
-        self._store_copied = Counter(
+        self._liveness_updates = counter("rota_liveness_updates_total", "Heartbeat times of members written to Redis.")
+        self._liveness_failures = counter("rota_liveness_failures_total", "Failed calls to Redis.", ["operation"])
+        self._store_copied = counter(
             "rota_store_copied_total",
             "Shards that were not claimed because their owners hold them in the store of which this one is a copy.",
-            registry=self.registry,
         )
-        self._liveness_unusable = Counter(
-            "rota_liveness_unusable_total",
-            "Answers of Redis about keys with contents that no replica writes.",
-            registry=self.registry,
+        self._liveness_unusable = counter(
+            "rota_liveness_unusable_total", "Answers of Redis about keys with contents that no replica writes."
         )
-        self._events = _Counts("rota_journal_events", "Journal events that became durable.", ("kind",), self.registry)
-        self._journal_lines = Gauge(
+        self._events = counts("rota_journal_events", "Journal events that became durable.", ("kind",))
+        self._journal_lines = gauge(
             "rota_journal_lines",
             "Lines of the store's whole journal that are not pruned, counted once a minute, the same at each server.",
-            registry=self.registry,
         )
-        self._shards_owned = Gauge("rota_shards_owned", "Shards this replica owns.", registry=self.registry)
-        self._draining = Gauge("rota_draining", "1 while the server is draining.", registry=self.registry)
-        self._group_changes = Counter(
+        self._shards_owned = gauge("rota_shards_owned", "Shards this replica owns.")
+        self._draining = gauge("rota_draining", "1 while the server is draining.")
+        self._group_changes = counter(
             "rota_group_changes_total",
             "Changes of groups: rebalances that started, resyncs, and takeovers of a static member's place.",
             ["cause"],
-            registry=self.registry,
         )
-        self._rebalance_seconds = Histogram(
+        self._rebalance_seconds = histogram(
             "rota_rebalance_duration_seconds",
             "Duration of rebalances by phase: join, then sync with the leader's assignment.",
             ["phase"],
             buckets=_REBALANCE_SECONDS,
-            registry=self.registry,
         )
-        self._expiry_lateness = Histogram(
-            "rota_expiry_lateness_seconds",
-            "Delay between a member's deadline and its expiry.",
-            buckets=_LAG_SECONDS,
-            registry=self.registry,
+        self._expiry_lateness = histogram(
+            "rota_expiry_lateness_seconds", "Delay between a member's deadline and its expiry.", buckets=_LAG_SECONDS
         )
-        self._forwarded = _Counts(
-            "rota_forwarded_calls", "Calls that were forwarded to a peer.", ("code",), self.registry
+        self._forwarded = counts("rota_forwarded_calls", "Calls that were forwarded to a peer.", ("code",))
+        self._shards_dropped = counter("rota_shards_dropped_total", "Shards this replica stopped owning.", ["cause"])
+        self._shard_load_seconds = histogram(
+            "rota_shard_load_duration_seconds", "Duration of loading a shard from the store.", buckets=_COMMIT_SECONDS
         )
-        self._shards_dropped = Counter(
-            "rota_shards_dropped_total", "Shards this replica stopped owning.", ["cause"], registry=self.registry
+        self._store_failures = counter("rota_store_failures_total", "Failed calls to the store.", ["operation"])
+        self._store_went_back = counter(
+            "rota_store_went_back_total", "Shards that lost events because the store went back to an earlier state."
         )
-        self._shard_load_seconds = Histogram(
-            "rota_shard_load_duration_seconds",
-            "Duration of loading a shard from the store.",
-            buckets=_COMMIT_SECONDS,
-            registry=self.registry,
-        )
-        self._store_failures = Counter(
-            "rota_store_failures_total", "Failed calls to the store.", ["operation"], registry=self.registry
-        )
-        self._store_went_back = Counter(
-            "rota_store_went_back_total",
-            "Shards that lost events because the store went back to an earlier state.",
-            registry=self.registry,
-        )
-        self._gate_sessions = Counter(
+        self._gate_sessions = counter(
             "rota_gate_sessions_terminated_total",
             "Postgres sessions that were terminated because they blocked the gate of a shard.",
             ["role"],
-            registry=self.registry,
         )
         # Without Redis there is no sample: the label delays the series until it is used.
-        self._liveness_up = Gauge(
-            "rota_liveness_up",
-            "1 if Redis answered the last call, 0 if it did not.",
-            ["store"],
-            registry=self.registry,
-        )
-        self._build = Gauge("rota_build_info", "1, with the release as label.", ["version"], registry=self.registry)
+        self._liveness_up = gauge("rota_liveness_up", "1 if Redis answered the last call, 0 if it did not.", ["store"])
+        self._build = gauge("rota_build_info", "1, with the release as label.", ["version"])
         self._census = CensusCollector(lambda: NOBODY)
         self.registry.register(self._census)
         self._certificates = CertificateCollector()
@@ -301,7 +272,8 @@ class Metrics:
 
     def shard_dropped(self, reason: str) -> None:
         """Count a dropped shard; the label is one of a few codes for `reason`."""
-        self._shards_dropped.labels(drop_cause(reason)).inc()
+        cause = next((code for code, pattern in _DROPS if pattern.match(reason)), Cause.OTHER.value)
+        self._shards_dropped.labels(cause).inc()
 
     def store_went_back(self, shards: int) -> None:
         """Count shards of which the store has lost lines."""

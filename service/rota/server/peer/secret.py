@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import grpc
 
-from rota.server.observability.refusals import log_refusal
+from rota.server.observability.logs import log_refusal
 
 _KEY = "rota-peer-secret"
 
