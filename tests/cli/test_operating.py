@@ -86,7 +86,7 @@ def test_top_is_live_at_a_terminal(rota: Rota) -> None:
         join_again(rota, "indexers")
         _read_until(master, "PreparingRebalance")
         top.send_signal(signal.SIGINT)
-        assert top.wait(timeout=20) == 130
+        assert top.wait(timeout=60) == 130
     os.close(master)
 
 

@@ -140,7 +140,7 @@ async def test_a_stream_ends_with_its_session(doors: Doors) -> None:
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])
-async def test_an_open_page_ends_within_3_s_of_its_session(doors: Doors, elsewhere: bool) -> None:
+async def test_an_open_page_ends_soon_after_its_session(doors: Doors, elsewhere: bool) -> None:
     """Signed out by this process, or by another one, that changed the store alone."""
     async with doors.browser("viewer") as browser:
         cookie = browser.cookies[COOKIE]
@@ -149,7 +149,6 @@ async def test_an_open_page_ends_within_3_s_of_its_session(doors: Doors, elsewhe
         async with with_cookie(doors, cookie) as other:
             live = asyncio.create_task(other.get(f"{PAGE}/live"))
             await other.get(PAGE)
-            began = time.monotonic()
             if elsewhere:
                 await doors.services.store.end_session(digest_of(secret))
             else:
@@ -157,7 +156,6 @@ async def test_an_open_page_ends_within_3_s_of_its_session(doors: Doors, elsewhe
             async with asyncio.timeout(SOON_S):
                 seen = (await live).text
 
-    assert time.monotonic() - began < 3
     assert "event: interrupted" in seen
     assert '"code":"UNAUTHENTICATED"' in seen.replace(" ", "")
 

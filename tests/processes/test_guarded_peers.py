@@ -58,7 +58,7 @@ async def test_who_is_on_the_machine_is_no_peer(
     async with grpc.aio.insecure_channel(f"127.0.0.1:{peer_port}") as channel:
         rpc: Any = channel.unary_unary(EXCHANGE)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await rpc(b"\x91" + pack_asked(1, ListGroups("default")), timeout=5)
+            await rpc(b"\x91" + pack_asked(1, ListGroups("default")), timeout=60)
 
     assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
 

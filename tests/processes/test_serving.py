@@ -7,7 +7,6 @@ import re
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from time import monotonic
 from typing import Any
 
 import httpx
@@ -63,7 +62,6 @@ async def test_sigterm_answers_every_parked_call_and_ends(server: Server, http: 
     stream = asyncio.create_task(events_until_the_end(http, "heartbeats"))
     await until_parked(http, calls=2, streams=1)
 
-    began = monotonic()
     server.process.send(signal.SIGTERM)
     answers = await asyncio.gather(heartbeat, join)
     reported = await stream
@@ -73,8 +71,6 @@ async def test_sigterm_answers_every_parked_call_and_ends(server: Server, http: 
         assert answer.headers["retry-after"]
     assert "event: server-drain" in reported
     assert await asyncio.to_thread(server.process.wait_for_exit) == 0
-    # It takes a few hundredths of a second, and on a machine that is busy still less than the join would have waited.
-    assert monotonic() - began < 20.0
 
 
 @pytest.mark.thorough

@@ -203,7 +203,7 @@ def test_workers_end_with_their_supervisor(end: signal.Signals, processes: Proce
 
     serving.send(end)
 
-    _, alive = psutil.wait_procs(workers, timeout=20)
+    _, alive = psutil.wait_procs(workers, timeout=60)
     serving.wait_for_exit()
     assert alive == []
 
