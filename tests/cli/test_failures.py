@@ -59,6 +59,11 @@ MEMBERS = {
     "sidecar": "--work GROUP --topic TOPIC --strategy STRATEGY --instance-id INSTANCE --http 127.0.0.1:0 --probes off",
 }
 """Commands that are members of a group."""
+ROADS = [
+    (name, {**REMOTE, **MEMBERS}[name])
+    for name in ("groups list", "groups watch", "auth whoami", "doctor", "lead", "work", "sidecar")
+]
+"""A command of each way to a server: those of one way check the address and the credentials in one place."""
 RULES = '[[rules]]\nname = "members"\nsubjects = ["{subject}"]\nactions = ["member"]\n'
 ON_A_STORE = {
     "db check": "",
@@ -145,7 +150,7 @@ def test_a_wrong_name_is_refused(rota: Rota, command: str, arguments: str, place
             assert "must be 1 to 249 of" in line or f"no assignor {name!r}" in line
 
 
-@pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()])
+@pytest.mark.parametrize(("command", "arguments"), ROADS)
 def test_a_wrong_address_is_refused(rota: Rota, command: str, arguments: str) -> None:
     for url in BAD_URLS:
         done = rota(*words_of(command, arguments), ROTA_URL=url)
@@ -163,7 +168,7 @@ def test_a_call_to_no_server_says_so(rota: Rota, command: str, arguments: str) -
         assert "no server answers at http://127.0.0.1:1 ([Errno 111] Connection refused)" in assert_one_line(done, 69)
 
 
-@pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()])
+@pytest.mark.parametrize(("command", "arguments"), ROADS)
 def test_a_missing_path_of_the_address_is_named(rota: Rota, command: str, arguments: str) -> None:
     done = rota(*words_of(command, arguments), ROTA_URL=f"{rota.url}/v1")
 
@@ -176,7 +181,7 @@ def test_a_missing_path_of_the_address_is_named(rota: Rota, command: str, argume
         assert f"Without a proxy the address is {rota.url} " in line
 
 
-@pytest.mark.parametrize(("command", "arguments"), [*REMOTE.items(), *MEMBERS.items()])
+@pytest.mark.parametrize(("command", "arguments"), ROADS)
 def test_a_file_of_credentials_that_cannot_be_read_is_named(
     rota: Rota, command: str, arguments: str, tmp_path: Path
 ) -> None:

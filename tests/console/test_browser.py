@@ -13,7 +13,7 @@ import pytest_asyncio
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
-from tests.console.scene import CANDIDATES, PAGES, SHORT_SESSION_MS, STUCK, WORKERS, Scene, scene_in
+from tests.console.scene import CANDIDATES, PAGES, SHORT_SESSION_MS, WORKERS, Scene, scene_in
 from tests.processes.server import Server
 from tests.support.browser import open_browser
 from tests.support.processes import Processes
@@ -93,27 +93,6 @@ async def test_an_open_page_shows_a_killed_member_without_a_reload(browser: Brow
         await expect(page.locator(".story .member_expired .went").first).to_contain_text("indexer-9")
         assert int(await page.locator("#generation").inner_text()) > before
         assert await page.evaluate("window.loadedOnce") is True
-
-
-@pytest.mark.slow
-async def test_a_session_runs_down_between_two_refreshes(browser: Browser, scene: Scene) -> None:
-    async with page_of(browser, scene.url + PAGES["rebalancing"]) as page:
-        meter = page.locator("meter").first
-        first = await meter.evaluate("(meter) => meter.value")
-        await expect(page.locator(".beat").first).to_contain_text("left of 10 min")
-
-        await expect(meter).not_to_have_js_property("value", first)
-
-
-@pytest.mark.slow
-async def test_a_server_that_goes_away_is_reported_and_comes_back(browser: Browser, scene: Scene) -> None:
-    async with page_of(browser, scene.url + "/shards") as page:
-        await page.route("**/shards", lambda route: route.abort())
-        await expect(page.locator("#lost")).to_be_visible(timeout=10_000)
-
-        await page.unroute("**/shards")
-
-        await expect(page.locator("#lost")).to_be_hidden(timeout=10_000)
 
 
 @pytest.mark.slow
@@ -258,15 +237,6 @@ async def test_a_leader_is_made_to_step_down_by_who_means_it(browser: Browser, s
     after = scene.until_stable(CANDIDATES, 2)
     assert after["leader_id"] != before["leader_id"]
     assert {member["member_id"] for member in _members(after)} == {member["member_id"] for member in _members(before)}
-
-
-@pytest.mark.slow
-async def test_a_group_that_waits_says_for_whom(browser: Browser, scene: Scene) -> None:
-    async with page_of(browser, scene.url) as page:
-        await page.get_by_role("link", name=STUCK).first.click()
-
-        await expect(page.locator("#headline")).to_contain_text("and waits for report-old-")
-        await expect(page.locator("#lit-state .name")).to_have_text("PreparingRebalance")
 
 
 def _members(group: dict[str, object]) -> list[dict[str, str]]:

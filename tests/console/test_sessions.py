@@ -19,10 +19,8 @@ from rota.core.access.sessions import SESSION_MS, cookie_of, digest_of, new_sess
 from rota.core.access.sources import Proxies, parse_networks
 from rota.core.access.tokens import RANDOM_BYTES, mint
 from rota.protocol.messages import Act
-from rota.server.access.opening import open_guard
 from rota.server.console.entrance import COOKIE, COOKIE_OVER_TLS
-from rota.server.console.sessions import SIGN_INS_PER_S, UNKNOWN_PER_S, Sessions
-from rota.server.observability.metrics import Metrics
+from rota.server.console.sessions import SIGN_INS_PER_S, UNKNOWN_PER_S
 from rota.server.proxies import TrustedProxies
 from rota.storage.access import MOST_OF_A_CALLER, MOST_SESSIONS, TokenTable
 from rota.storage.migrate import upgrade
@@ -114,29 +112,6 @@ async def test_a_session_ends_after_its_time(doors: Doors, age_ms: int, status: 
     await doors.services.store.add_session(new_session(secret, doors.tokens["viewer"], began_ms), began_ms)
     async with with_cookie(doors, cookie_of(secret)) as browser:
         assert (await browser.get(PAGE)).status_code == status
-
-
-async def test_a_stream_ends_with_its_session(doors: Doors) -> None:
-    """The guard asks the identity of an open stream again and again."""
-    store = doors.services.store
-    async with open_guard(doors.settings, store, Metrics()) as guard:
-        assert guard is not None
-        here, elsewhere = Sessions(store, guard), Sessions(store, guard)
-        cookie = await here.open(doors.tokens["viewer"])
-        await here.enter(cookie)
-        identity = guard.current()
-        await elsewhere.enter(cookie)
-        identity_elsewhere = guard.current()
-        assert (identity.proof_refused(), identity_elsewhere.proof_refused()) == ("", "")
-
-        await here.close(cookie)
-
-        assert "has ended" in identity.proof_refused()
-
-        async def refused_elsewhere() -> bool:
-            return "has ended" in identity_elsewhere.proof_refused()
-
-        await until(refused_elsewhere)
 
 
 @pytest.mark.parametrize("elsewhere", [False, True])

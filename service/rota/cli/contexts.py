@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import msgspec
 import platformdirs
 import typer
 
@@ -35,10 +35,8 @@ class Context:
     key_file: str | None = None
 
     def credentials(self) -> Credentials:
-        token, ca, cert, key = (
-            None if name is None else Path(name)
-            for name in (self.token_file, self.ca_file, self.cert_file, self.key_file)
-        )
+        names = (self.token_file, self.ca_file, self.cert_file, self.key_file)
+        token, ca, cert, key = (None if name is None else Path(name) for name in names)
         return Credentials(None, token, ca, cert, key)
 
 
@@ -67,12 +65,10 @@ def read_contexts() -> Contexts:
     """Read this user's contexts; empty without a file."""
     path = contexts_file()
     try:
-        document = json.loads(path.read_text("utf-8"))
-        contexts = {str(name): Context(**each) for name, each in document["contexts"].items()}
-        return Contexts(document["current"], contexts)
+        return msgspec.json.decode(path.read_bytes(), type=Contexts)
     except FileNotFoundError:
         return Contexts()
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except msgspec.DecodeError as error:
         raise CommandFailed(f"{path} is no file of contexts ({error}); remove it, or correct it") from error
 
 
@@ -144,5 +140,4 @@ def _write(contexts: Contexts) -> None:
 
     path = contexts_file()
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    document: dict[str, Any] = asdict(contexts)
-    write_private(path, json.dumps(document, indent=2) + "\n")
+    write_private(path, msgspec.json.format(msgspec.json.encode(contexts)).decode() + "\n")

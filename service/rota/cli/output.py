@@ -117,6 +117,8 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        value = "; ".join(map(str, value)) or "-"
     if isinstance(value, Mapping):
         return printable(" ".join(f"{key}={text}" for key, text in value.items())) or "-"
     return printable(str(value))

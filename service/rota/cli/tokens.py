@@ -20,7 +20,6 @@ from rota.cli.times import ago, span_ms, until
 from rota.core.access.tokens import LIFE_MS, TokenRecord, ends_soon, state_of
 
 if TYPE_CHECKING:
-    from rota.core.access.tokens import TokenAct
     from rota.protocol.messages import Act
     from rota.server.access.tokens import FileVault
     from rota.storage.access import TokenTable
@@ -106,14 +105,6 @@ def list_tokens(store: Store = "", file: File = None, output: OutputFormat = Out
     """
     records = _run(_vault(store, file).read())
     items = [_item(record) for record in records]
-    if output is Output.TABLE:
-        for item in items:
-            expires_at_ms = item.pop("expires_at_ms")
-            item["created"] = ago(item.pop("created_at_ms"))
-            last_used_at_ms = item.pop("last_used_at_ms")
-            item["last_used"] = last_used_at_ms and ago(last_used_at_ms)
-            item["expires"] = _expires(expires_at_ms) if item["state"] == "good" else None
-            item["scope"] = "; ".join(item["scope"])
     columns = ("token_id", "name", "state", "created", "last_used", "expires", "scope", "note")
     print_items(items, output, columns=columns, name="token_id")
     for record in records:
@@ -162,11 +153,20 @@ def history(
     """
     from rota.storage.access import TokenTable
 
-    acts = _run(TokenTable(store).acts(limit))
-    items = [_act_item(act) for act in acts if token in (None, act.token_id, act.name)]
-    if output is Output.TABLE:
-        for item in items:
-            item["when"] = ago(item.pop("at_ms"))
+    items = [
+        {
+            "at_ms": each.at_ms,
+            "when": ago(each.at_ms),
+            "done": each.done.lower(),
+            "name": each.name,
+            "token_id": each.token_id,
+            "by": each.act.actor,
+            "origin": each.act.origin,
+            "note": each.act.note,
+        }
+        for each in _run(TokenTable(store).acts(limit))
+        if token in (None, each.token_id, each.name)
+    ]
     columns = ("when", "done", "name", "token_id", "by", "origin", "note")
     print_items(items, output, columns=columns, name="token_id")
 
@@ -176,7 +176,12 @@ def _end_of(expires_in: str | None, now_ms: int, *, never_expires: bool) -> int 
         if expires_in is not None:
             raise CommandFailed("either --expires-in or --never-expires", Exit.USAGE)
         return None
-    return now_ms + (LIFE_MS if expires_in is None else _milliseconds(expires_in))
+    life_ms = LIFE_MS if expires_in is None else span_ms(expires_in)
+    if life_ms is None:
+        raise CommandFailed("--expires-in must be like 30d, 12h, 15m or 90s", Exit.USAGE)
+    if life_ms > _LONGEST_LIFE_MS:
+        raise CommandFailed("--expires-in is at most 36500d, which is 100 years", Exit.USAGE)
+    return now_ms + life_ms
 
 
 def _expires(expires_at_ms: int | None) -> str:
@@ -208,18 +213,6 @@ def _shown(text: str, out: Path | None) -> Iterator[None]:
     except BaseException:
         written.unlink(missing_ok=True)
         raise
-
-
-def _act_item(entry: TokenAct) -> dict[str, Any]:
-    return {
-        "at_ms": entry.at_ms,
-        "done": entry.done.lower(),
-        "name": entry.name,
-        "token_id": entry.token_id,
-        "by": entry.act.actor,
-        "origin": entry.act.origin,
-        "note": entry.act.note,
-    }
 
 
 def _act(note: str) -> Act:
@@ -276,25 +269,20 @@ def _scope(
 
 def _item(record: TokenRecord) -> dict[str, Any]:
     scope = [f"{','.join(sorted(rule.actions))} in {','.join(rule.namespaces)}" for rule in record.grants]
+    state = state_of(record, _now_ms())
     return {
         "token_id": record.token_id,
         "name": record.name,
-        "state": state_of(record, _now_ms()),
+        "state": state,
         "created_at_ms": record.created_at_ms,
+        "created": ago(record.created_at_ms),
         "expires_at_ms": record.expires_at_ms,
+        "expires": _expires(record.expires_at_ms) if state == "good" else None,
         "last_used_at_ms": record.last_used_at_ms,
+        "last_used": record.last_used_at_ms and ago(record.last_used_at_ms),
         "scope": scope,
         "note": record.note,
     }
-
-
-def _milliseconds(text: str) -> int:
-    milliseconds = span_ms(text)
-    if milliseconds is None:
-        raise CommandFailed("--expires-in must be like 30d, 12h, 15m or 90s", Exit.USAGE)
-    if milliseconds > _LONGEST_LIFE_MS:
-        raise CommandFailed("--expires-in is at most 36500d, which is 100 years", Exit.USAGE)
-    return milliseconds
 
 
 def _now_ms() -> int:
