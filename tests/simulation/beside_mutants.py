@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from rota.core.group import offsets, rebalance, shard, succession, sync
+from rota.core.group import assignment, offsets, rebalance, shard, succession, sync
 from rota.core.group.state import STABLE
 from rota.core.replica.known_owners import KnownOwners
 from rota.core.replica.owned_shard import Prerequisite, prerequisites
@@ -185,10 +185,11 @@ def the_initial_delay_is_prolonged_to_the_rebalance_timeout(patch: Patch) -> Non
 @mutant
 def the_assignment_waits_for_the_last_member(patch: Patch) -> None:
     """L3: the leader has synced, but no member gets its share before all have synced."""
-    original = sync._store_assignment
+    store, answer = assignment.record_assignment, sync.answer_syncs
 
-    def store(result: Any, group: Any, request: Any) -> None:
-        if all(member.sync_call is not None for member in group.members.values()):
-            original(result, group, request)
+    def store_late(result: Any, group: Any, *given: Any, **options: Any) -> None:
+        if options["resync"] or all(member.sync_call is not None for member in group.members.values()):
+            store(result, group, *given, **options)
 
-    patch(sync, "_store_assignment", store)
+    patch(sync, "record_assignment", store_late)
+    patch(sync, "answer_syncs", lambda result, group: answer(result, group) if group.state is STABLE else None)

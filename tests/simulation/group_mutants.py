@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import structs
 
-from rota.core.group import describe, join, offsets, rebalance, sessions, shard, state, sync
+from rota.core.group import assignment, describe, join, offsets, rebalance, sessions, shard, state, sync
 from rota.core.group.records import (
     AssignmentSynced,
     GenerationCompleted,
@@ -152,9 +152,8 @@ def repeated_resync_opens_a_generation(patch: Patch) -> None:
         if any(given.get(member.member_id, b"") != member.assignment for member in group.members.values()):
             original(result, group, leader, request, call)
             return
-        state.record(
-            result, group, sync._synced(group, request, given, group.generation_id + 1, resync=True, reason="")
-        )
+        trigger = Trigger(Cause.RESYNC, "the leader assigned anew", leader.member_id)
+        assignment.record_assignment(result, group, given, resync=True, trigger=trigger)
         result.reply(call, sync.sync_reply(group, leader))
         sessions.release_heartbeats(result, group)
 

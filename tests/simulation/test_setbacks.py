@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rota.core.group import join
 from rota.core.group import shard as shards
-from rota.core.group.join import pass_generations
 from rota.core.membership.standing import Standing
 from rota.core.replica.going_back import StoreMemory
 from rota.core.replica.leases import Leases
@@ -61,9 +61,9 @@ def generations_below_the_floor_are_kept(patch: pytest.MonkeyPatch) -> None:
 
 
 def new_groups_begin_below_the_floor(patch: pytest.MonkeyPatch) -> None:
-    original = pass_generations
+    original = join.pass_generations
     patch.setattr(
-        shards,
+        join,
         "pass_generations",
         lambda result, group, request, _: original(result, group, request, 0),
     )

@@ -404,8 +404,7 @@ def units_in_quarantine_are_assigned(patch: Patch) -> None:
 
 @plant("the check", "S26", 1322, 1972)
 def a_holder_that_gave_a_unit_up_acquits_nothing(patch: Patch) -> None:
-    for module in (assignment, sync):
-        patch(module, "clear_handed_over", lambda *_: None)
+    patch(assignment, "clear_handed_over", lambda *_: None)
 
 
 @plant("the check", "S26", 52, 69)

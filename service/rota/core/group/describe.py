@@ -288,8 +288,7 @@ def judge(group: Group, now_ms: int) -> tuple[Trouble, ...]:
 
 def silent_ms(member: Member, now_ms: int) -> int:
     """Time since the last heartbeat; 0 while a call of the member waits, which proves that it is alive."""
-    deadline_ms = member.session_deadline_ms
-    return 0 if deadline_ms is None else now_ms - deadline_ms + member.image.session_timeout_ms
+    return 0 if member.seen_at_ms is None else now_ms - member.seen_at_ms
 
 
 def is_silent(member: Member, now_ms: int) -> bool:

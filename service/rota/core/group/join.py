@@ -131,7 +131,8 @@ _HELD_BY_ANOTHER = "a member of another caller has this group_instance_id, until
 def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | None:
     """Capacity and protocol come first (§8.8): the refusal, or None. Refusing changes nothing here."""
     names = tuple([protocol.name for protocol in request.protocols])
-    if not _returning_static(group, request) and not _has_room(group, request.member_id, limits):
+    is_returning = not request.member_id and request.group_instance_id in group.static_members
+    if not is_returning and not _has_room(group, request.member_id, limits):
         return JoinReply(ErrorCode.GROUP_MAX_SIZE_REACHED, detail=f"the group has {limits.group_max_size} members")
     if len(set(names)) < len(names):
         return JoinReply(ErrorCode.INVALID_REQUEST, detail=listed_twice(names), member_id=request.member_id)
@@ -147,64 +148,52 @@ def check_join(group: Group, request: JoinGroup, limits: Limits) -> JoinReply | 
     return None
 
 
+def join_group(result: Result, group: Group, request: JoinGroup, call: int, floor: int) -> None:
+    """Admit, park or answer a join that passed `check_join`."""
+    member_id, instance_id, error, detail = request.member_id, request.group_instance_id, ErrorCode.NONE, ""
+    former_id = None if member_id or instance_id is None else group.static_members.get(instance_id)
+    if not member_id and instance_id is None:
+        # A dynamic newcomer first gets an id, so that its retries do not become members of their own (KIP-394).
+        member_id, void_at_ms = request.new_member_id, result.now_ms + request.session_timeout_ms
+        group.pending[member_id] = void_at_ms
+        result.set_timer(TimerKind.PENDING, group, member_id, void_at_ms)
+        error, detail = ErrorCode.MEMBER_ID_REQUIRED, "join again with this id"
+    elif former_id is not None:
+        error, detail = check_caller(group.members[former_id], request.subject), _HELD_BY_ANOTHER
+    elif member_id in group.pending and instance_id is not None:
+        error = ErrorCode.INVALID_REQUEST
+        detail = "a pending member_id belongs to a dynamic member, it cannot bring a group_instance_id"
+    elif member_id and member_id not in group.pending:
+        error = check_member(group, member_id, instance_id, request.subject)
+        detail = why(error, group, instance_id)
+    if error is not ErrorCode.NONE:
+        result.reply(call, JoinReply(error, detail, member_id=member_id))
+        report_fenced(result, group, "join", error, member_id, instance_id, -1)
+        return
+    pass_generations(result, group, request, floor)
+    if former_id is not None:
+        _replace_static_member(result, group, request, former_id, call)
+    elif member_id in group.members:
+        _rejoin(result, group, group.members[member_id], request, call)
+    else:
+        _add_member(result, group, request, member_id or request.new_member_id, call)
+
+
 def pass_generations(result: Result, group: Group, request: JoinGroup, floor: int) -> None:
     """Before a member is admitted: raise the generation to the shard's floor, and to the last one that it held.
 
     A member can name any number, so one that is far ahead is ignored: a caller that may join could otherwise use up all
     numbers by a few calls.
     """
-    held = request.last_generation_id
-    if max(held, floor) <= group.generation_id or not _is_admitted(group, request):
-        return
+    held, name = request.last_generation_id, request.member_id or request.group_instance_id
     if held > group.generation_id + MOST_GENERATIONS_AHEAD:
-        name = request.member_id or request.group_instance_id
         result.warning = f"member {name} claims generation {held}, the group is in {group.generation_id}: ignored"
         held = 0
     if held > group.generation_id and held >= floor:
         # To one more, which no member has held: those of that generation have to join, too.
-        reason = f"member {request.member_id or request.group_instance_id} has held generation {held}"
-        raise_generation(result, group, held + 1, reason)
+        raise_generation(result, group, held + 1, f"member {name} has held generation {held}")
     elif floor > group.generation_id:
         raise_generation(result, group, floor, f"no generation up to {floor} is granted in this shard")
-
-
-def _is_admitted(group: Group, request: JoinGroup) -> bool:
-    """Whether this join makes or keeps a member, and is not refused or only given an id."""
-    member_id, instance_id, subject = request.member_id, request.group_instance_id, request.subject
-    if not member_id:
-        old_id = group.static_members.get(instance_id) if instance_id is not None else None
-        may_follow = old_id is None or check_caller(group.members[old_id], subject) is ErrorCode.NONE
-        return instance_id is not None and may_follow
-    is_pending = member_id in group.pending and instance_id is None
-    return is_pending or check_member(group, member_id, instance_id, subject) is ErrorCode.NONE
-
-
-def join_group(result: Result, group: Group, request: JoinGroup, call: int) -> None:
-    """Admit, park or answer a join that passed `check_join`."""
-    if not request.member_id:
-        if request.group_instance_id is None:
-            _issue_member_id(result, group, request, call)
-        elif (old_id := group.static_members.get(request.group_instance_id)) is None:
-            _add_member(result, group, request, request.new_member_id, call)
-        elif (error := check_caller(group.members[old_id], request.subject)) is not ErrorCode.NONE:
-            result.reply(call, JoinReply(error, _HELD_BY_ANOTHER))
-        else:
-            _replace_static_member(result, group, request, old_id, call)
-    elif request.member_id in group.pending:
-        if request.group_instance_id is not None:
-            detail = "a pending member_id belongs to a dynamic member, it cannot bring a group_instance_id"
-            result.reply(call, JoinReply(ErrorCode.INVALID_REQUEST, detail=detail, member_id=request.member_id))
-        else:
-            _add_member(result, group, request, request.member_id, call)
-    else:
-        error = check_member(group, request.member_id, request.group_instance_id, request.subject)
-        if error is ErrorCode.NONE:
-            _rejoin(result, group, group.members[request.member_id], request, call)
-        else:
-            result.reply(
-                call, JoinReply(error, why(error, group, request.group_instance_id), member_id=request.member_id)
-            )
-            report_fenced(result, group, "join", error, request.member_id, request.group_instance_id, -1)
 
 
 def reject_join(result: Result, group: Group, request: JoinGroup, refusal: JoinReply, call: int) -> None:
@@ -237,10 +226,6 @@ def unpark_join(result: Result, group: Group, member: Member, *, answer: bool) -
     start_session(result, group, member)
 
 
-def _returning_static(group: Group, request: JoinGroup) -> bool:
-    return not request.member_id and request.group_instance_id in group.static_members
-
-
 def _has_room(group: Group, member_id: str, limits: Limits) -> bool:
     """In the join phase only members that have joined count, because the others may not come back."""
     if group.state is EMPTY:
@@ -249,15 +234,6 @@ def _has_room(group: Group, member_id: str, limits: Limits) -> bool:
     if group.state is PREPARING_REBALANCE:
         return (member is not None and member.joined) or group.joined_count < limits.group_max_size
     return member is not None or len(group.members) < limits.group_max_size
-
-
-def _issue_member_id(result: Result, group: Group, request: JoinGroup, call: int) -> None:
-    """A dynamic newcomer first gets an id, so that its retries do not become members of their own (KIP-394)."""
-    member_id = request.new_member_id
-    void_at_ms = result.now_ms + request.session_timeout_ms
-    group.pending[member_id] = void_at_ms
-    result.set_timer(TimerKind.PENDING, group, member_id, void_at_ms)
-    result.reply(call, JoinReply(ErrorCode.MEMBER_ID_REQUIRED, detail="join again with this id", member_id=member_id))
 
 
 def _add_member(result: Result, group: Group, request: JoinGroup, member_id: str, call: int) -> None:
@@ -391,23 +367,10 @@ def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
 def _update(result: Result, group: Group, member: Member, request: JoinGroup, *, settle: bool) -> None:
     """Take over what the member now says of itself, where it differs."""
     former = member.image
-    if _says_the_same(request, former):
-        return
     # Its instance id is for life: a rejoin without it does not make a static member a dynamic one.
     image = _image(group, request, member.member_id, former.group_instance_id, former.subject)
-    record(result, group, MemberUpdated(image, settle, request.reason))
-
-
-def _says_the_same(request: JoinGroup, image: MemberImage) -> bool:
-    """Whether a join changes nothing of what the group knows of its member, as most joins do."""
-    return (
-        request.client_id == image.client_id
-        and request.host == image.host
-        and request.session_timeout_ms == image.session_timeout_ms
-        and request.rebalance_timeout_ms == image.rebalance_timeout_ms
-        and request.subject in ("", image.subject)
-        and request.protocols == image.protocols
-    )
+    if image != former:
+        record(result, group, MemberUpdated(image, settle, request.reason))
 
 
 def _park(result: Result, group: Group, member: Member, request: JoinGroup, call: int) -> None:

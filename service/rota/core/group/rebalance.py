@@ -41,7 +41,6 @@ from rota.core.group.sessions import (
     release_heartbeats,
     report_fenced,
     report_gaps,
-    session_is_over,
     start_session,
     start_sessions,
 )
@@ -59,7 +58,6 @@ from rota.core.group.state import (
     record,
 )
 from rota.core.group.succession import (
-    Preemption,
     can_hand_over,
     choose_leader,
     due_preemption,
@@ -108,7 +106,14 @@ def replace_departed(result: Result, group: Group, trigger: Trigger) -> None:
 
 def start_rebalance(result: Result, group: Group, trigger: Trigger, parked_syncs: SyncReply | None = None) -> None:
     """Enter the join phase. From Empty it lasts the initial delay, so that a fleet starts in one generation."""
-    fail_parked_syncs(result, group, parked_syncs or SyncReply(REBALANCE_IN_PROGRESS, detail=trigger.reason))
+    reply = parked_syncs or SyncReply(REBALANCE_IN_PROGRESS, detail=trigger.reason)
+    for member in group.members.values():
+        if member.sync_call is not None:
+            result.reply(member.sync_call, reply)
+            member.sync_call = None
+            # A member that joined again before this answer arrived is parked, and so alive, already.
+            if member.join_call is None:
+                start_session(result, group, member)
     group.sync_deadline_ms = None
     elects_at_once = group.state is STABLE and lacks_only_a_leader(group)
     record(result, group, RebalanceStarted(trigger.reason, trigger.by, group.state.value, trigger.cause))
@@ -116,33 +121,30 @@ def start_rebalance(result: Result, group: Group, trigger: Trigger, parked_syncs
     if not elects_at_once:
         release_heartbeats(result, group)
     if group.initial:
-        _start_initial_delay(result, group)
+        delay_ms = result.limits.initial_rebalance_delay_ms
+        group.newcomer_arrived = False
+        group.join_remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
+        _set_join_timer(result, group, delay_ms)
     elif group.all_joined():
         complete_join(result, group)
     elif elects_at_once:
-        _take_along(group)
-        complete_join(result, group)
-        _release_those_taken_along(result, group)
+        _take_along(result, group)
     else:
         _set_join_timer(result, group, group.rebalance_timeout_ms())
 
 
-def _take_along(group: Group) -> None:
-    """Let all members count as joined; a static one that missed the last join phase may be gone, so it does not.
+def _take_along(result: Result, group: Group) -> None:
+    """Let all members count as joined, except for static ones that missed the last join phase: these may be gone.
 
-    The join phase ends right after this: nothing reads `joined_count` before that is 0 again.
+    Parked heartbeats are answered as in any rebalance, and with what the join that they ask for would be answered.
+    That renews no session: a heartbeat in the new generation does, and shows that the member has its share.
     """
     for member in group.members.values():
         if not member.missed_phase:
-            member.joined = True
+            member.joined = True  # `joined_count` is not read before the phase ends, which is now.
             if member.taken_along_from is None:
                 member.taken_along_from = group.join_generation_id
-
-
-def _release_those_taken_along(result: Result, group: Group) -> None:
-    """Parked heartbeats are answered as in any rebalance, and with what the join that they ask for would be answered.
-    That renews no session: a heartbeat in the new generation does, and shows that the member has its share.
-    """
+    complete_join(result, group)
     for member in group.members.values():
         if member.heartbeat_call is not None:
             entered = join_reply(group, member)
@@ -188,20 +190,16 @@ def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call:
 
 
 def on_preempt_timer(result: Result, group: Group, at_ms: int) -> None:
-    """A candidate has outranked the leader for long enough: the leader is asked to hand over."""
+    """A candidate has outranked the leader of a Stable group for long enough: ask the leader to end its work and join.
+
+    The request opens a generation of the same members. The leader works on until its work has ended.
+    """
     if group.state is not STABLE or group.preempt_at_ms != at_ms:
         return
     due = due_preemption(group, result.now_ms)
     if due is None:
         watch_candidates(result, group)
         return
-    _ask_to_hand_over(result, group, due)
-
-
-def _ask_to_hand_over(result: Result, group: Group, due: Preemption) -> None:
-    """Ask the leader of a Stable group to end its work and to join again, so that the other member leads. It opens a
-    generation of the same members: the leader goes on until it has ended its work.
-    """
     side = server_side_of(group)
     assert side is not None
     group.steps_down = None
@@ -303,19 +301,13 @@ def join_reply(
         protocol_type=group.protocol_type,
         protocol_name=group.protocol_name,
         leader_id=group.leader_id or "",
-        members=member_list(group) if leads and not by_server else (),
+        members=tuple(
+            JoinedMember(m.image.member_id, m.image.group_instance_id, m.image.metadata_for(group.protocol_name or ""))
+            for m in (group.members.values() if leads and not by_server else ())
+        ),
         skip_assignment=skip_assignment or by_server,
         fencing_token=group.token_of(member),
         assignment=member.assignment if is_served and group.state is STABLE else None,
-    )
-
-
-def member_list(group: Group) -> tuple[JoinedMember, ...]:
-    """Every member with its metadata for the chosen protocol."""
-    name = group.protocol_name or ""
-    return tuple(
-        JoinedMember(m.image.member_id, m.image.group_instance_id, m.image.metadata_for(name))
-        for m in group.members.values()
     )
 
 
@@ -330,24 +322,6 @@ def drop_parked(result: Result, member: Member, error: ErrorCode, detail: str = 
     if member.heartbeat_call is not None:
         result.reply(member.heartbeat_call, HeartbeatReply(error, detail))
         member.heartbeat_call = None
-
-
-def fail_parked_syncs(result: Result, group: Group, reply: SyncReply) -> None:
-    """Interrupting the sync phase answers its waiting members; their sessions start again."""
-    for member in group.members.values():
-        if member.sync_call is not None:
-            result.reply(member.sync_call, reply)
-            member.sync_call = None
-            # A member that joined again before this answer arrived is parked, and so alive, already.
-            if member.join_call is None:
-                start_session(result, group, member)
-
-
-def _start_initial_delay(result: Result, group: Group) -> None:
-    delay_ms = result.limits.initial_rebalance_delay_ms
-    group.newcomer_arrived = False
-    group.join_remaining_ms = max(group.rebalance_timeout_ms() - delay_ms, 0)
-    _set_join_timer(result, group, delay_ms)
 
 
 def _extend_initial_delay(result: Result, group: Group) -> None:
@@ -385,28 +359,21 @@ def _complete_generation(result: Result, group: Group, leader_id: str, protocol_
         record(result, group, LeaderChanged(former_leader_id or "", leader_id, reason, cause))
     judge_falls(result, group)
     assert group.state is COMPLETING_REBALANCE
-    _begin_sync_phase(result, group)
-    side = server_side_of(group)
-    if side is not None:
-        begin_assigning(result, group, side)
-    _answer_joins(result, group, is_served=side is not None)
-    watch_candidates(result, group)
-
-
-def _begin_sync_phase(result: Result, group: Group) -> None:
-    """All members owe a sync."""
     group.joined_count = 0
     group.passed_over = None
     for member in group.members.values():
         member.missed_phase = not member.joined
         if member.missed_phase:
             member.taken_along_from = None
-        member.joined = False
-        member.has_fetched = member.joined_again = False
-        member.skip_assignment = False
+        member.joined = member.has_fetched = member.joined_again = member.skip_assignment = False
         group.pending_sync[member.member_id] = None
     group.sync_deadline_ms = result.now_ms + group.rebalance_timeout_ms()
     result.set_timer(TimerKind.SYNC, group, "", group.sync_deadline_ms)
+    side = server_side_of(group)
+    if side is not None:
+        begin_assigning(result, group, side)
+    _answer_joins(result, group, is_served=side is not None)
+    watch_candidates(result, group)
 
 
 def _answer_joins(result: Result, group: Group, *, is_served: bool) -> None:
@@ -449,21 +416,18 @@ def _leave(result: Result, group: Group, leaving: LeavingMember, request: LeaveG
         current = member_id
         error = check_member(group, member_id, instance_id, request.subject)
         report_fenced(result, group, "leave", error, member_id, instance_id, -1)
-    if error is ErrorCode.NONE and request.silent_for_ms is not None:
-        assert current is not None
-        error = _check_silent(group.members[current], result.now_ms - request.silent_for_ms)
     if error is ErrorCode.NONE:
         assert current is not None
+        silent_ms = request.silent_for_ms
+        if silent_ms is not None and _is_alive(group.members[current], result.now_ms - silent_ms):
+            return LeftMember(member_id, instance_id, ErrorCode.INVALID_REQUEST)
         _dismiss(result, group, current, leaving, request)
     return LeftMember(member_id, instance_id, error)
 
 
-def _check_silent(member: Member, since_ms: int) -> ErrorCode:
-    """Its last heartbeat renewed the session; with a parked call it waits for an answer, and so is alive."""
-    if member.session_deadline_ms is None or member.heartbeat_call is not None:
-        return ErrorCode.INVALID_REQUEST
-    seen_ms = member.session_deadline_ms - member.image.session_timeout_ms
-    return ErrorCode.INVALID_REQUEST if seen_ms > since_ms else ErrorCode.NONE
+def _is_alive(member: Member, since_ms: int) -> bool:
+    """Whether the member has renewed its session since then, or waits for the answer to a parked call."""
+    return member.heartbeat_call is not None or member.seen_at_ms is None or member.seen_at_ms > since_ms
 
 
 def _dismiss(result: Result, group: Group, member_id: str, leaving: LeavingMember, request: LeaveGroup) -> None:
@@ -471,20 +435,14 @@ def _dismiss(result: Result, group: Group, member_id: str, leaving: LeavingMembe
     drop_parked(result, member, ErrorCode.UNKNOWN_MEMBER_ID)
     report_gaps(result, group, (member,))
     cause = _cause(leaving, by_admin=request.by_admin)
-    if not request.by_admin:
-        _note_end(result, group, member, leaving, is_lost=request.silent_for_ms is not None)
+    if leaving.failed_unit and not request.by_admin:
+        note_fall(result, group, member, Cause.UNIT_FAILED, leaving.reason, leaving.failed_unit)
+    elif request.silent_for_ms is not None and not request.by_admin:
+        note_fall(result, group, member, Cause.MEMBER_LEFT, leaving.reason)
+    elif not request.by_admin:
+        clear_survived(result, group, member)
     departure = MemberRemoved if request.by_admin else MemberLeft
     record(result, group, departure(member_id, member.image.group_instance_id, leaving.reason, cause))
-
-
-def _note_end(result: Result, group: Group, member: Member, leaving: LeavingMember, *, is_lost: bool) -> None:
-    """What the member's end says of its units: its work on one failed, its connection is lost, or it left in order."""
-    if leaving.failed_unit:
-        note_fall(result, group, member, Cause.UNIT_FAILED, leaving.reason, leaving.failed_unit)
-    elif is_lost:
-        note_fall(result, group, member, Cause.MEMBER_LEFT, leaving.reason)
-    else:
-        clear_survived(result, group, member)
 
 
 def _cause(leaving: LeavingMember, *, by_admin: bool) -> Cause:
@@ -514,7 +472,10 @@ def removes_members(group: Group, timer: Timer, now_ms: int) -> bool:
     """Would this timer remove members now because they are silent? Then the owner first reads what has arrived."""
     match timer.kind:
         case TimerKind.SESSION:
-            return session_is_over(group, timer, now_ms)
+            member = group.members.get(timer.member_id)
+            if member is None or member.session_armed_ms != timer.at_ms:
+                return False
+            return member.session_deadline_ms is not None and member.session_deadline_ms <= now_ms
         case TimerKind.JOIN:
             return group.join_deadline_ms == timer.at_ms and not group.all_joined()
         case TimerKind.SYNC:

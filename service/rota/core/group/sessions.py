@@ -205,17 +205,6 @@ def _arm(result: Result, group: Group, member: Member, at_ms: int) -> None:
 # --- the end of a session ---------------------------------------------------------------------
 
 
-def session_is_over(group: Group, timer: Timer, now_ms: int) -> bool:
-    """Would this timer expire its member now?"""
-    member = group.members.get(timer.member_id)
-    return (
-        member is not None
-        and member.session_armed_ms == timer.at_ms
-        and member.session_deadline_ms is not None
-        and member.session_deadline_ms <= now_ms
-    )
-
-
 def member_to_expire(result: Result, group: Group, timer: Timer) -> Member | None:
     """The member with the expired session. A stale timer does nothing; an early one is set again."""
     member = group.members.get(timer.member_id)
@@ -257,27 +246,6 @@ def shorten_sessions(
                 set_session_deadline(result, group, member, deadline_ms)
 
 
-def extend_session(member: Member, seen_ms_ago: int, now_ms: int) -> None:
-    """Another replica saw the member so long ago."""
-    if member.session_deadline_ms is not None:
-        seen_until_ms = now_ms - seen_ms_ago + member.image.session_timeout_ms
-        member.session_deadline_ms = max(member.session_deadline_ms, seen_until_ms)
-
-
-def last_seen(seen: Mapping[Member, Group]) -> dict[MemberName, int | None]:
-    """When each session last began, by the member's name; None while a parked call proves that the member lives."""
-    return {
-        (group.namespace, group.group_id, member.member_id): _seen_at_ms(member)
-        for member, group in seen.items()
-        if group.members.get(member.member_id) is member
-    }
-
-
-def _seen_at_ms(member: Member) -> int | None:
-    deadline_ms = member.session_deadline_ms
-    return None if deadline_ms is None else deadline_ms - member.image.session_timeout_ms
-
-
 # --- how regularly members are seen -----------------------------------------------------------
 
 
@@ -294,13 +262,6 @@ def report_gaps(result: Result, group: Group, members: Iterable[Member]) -> None
             )
     if reported:
         record(result, group, SessionStats(tuple(reported)))
-
-
-def due_gaps(group: Group, now_ms: int, interval_ms: int) -> list[Member]:
-    """The members with gaps counted for this long; none where the interval is 0."""
-    if not interval_ms:
-        return []
-    return [m for m in group.members.values() if m.gaps is not None and now_ms - m.gaps.since_ms >= interval_ms]
 
 
 # --- heartbeats (protocol.md §3) ------------------------------------------------------------------

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rota.core.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current
 from rota.core.group.describe import describe_group, get_leader, list_groups, verify_fence
-from rota.core.group.join import check_join, join_group, pass_generations, reject_join, unpark_join
+from rota.core.group.join import check_join, join_group, reject_join, unpark_join
 from rota.core.group.maintenance import (
     drain_member,
     freeze_group,
@@ -54,11 +54,8 @@ from rota.core.group.records import (
 from rota.core.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow
 from rota.core.group.sessions import (
     MemberName,
-    due_gaps,
-    extend_session,
     heartbeat,
     heartbeat_many,
-    last_seen,
     report_gaps,
     shorten_sessions,
     start_sessions,
@@ -372,7 +369,8 @@ class Shard(ShardState):
             case HeartbeatMany():
                 group = self._group(request)
                 if group is None:
-                    result.reply(call, _all_missing(request))
+                    errors = tuple(HeartbeatError(beat.member_id, _missing(request)) for beat in request.members)
+                    result.reply(call, HeartbeatManyReply(state=DEAD.value, errors=errors))
                 else:
                     heartbeat_many(result, group, request, call)
             case LeaveGroup():
@@ -435,9 +433,10 @@ class Shard(ShardState):
         result = Result(now_ms, self.limits, self.seen)
         gone, kept = 0, list[Group]()
         until_ms = now_ms + 1 if empty_since_ms is None else empty_since_ms
-        retention_ms = self.limits.empty_group_retention_ms
+        retention_ms, interval_ms = self.limits.empty_group_retention_ms, self.limits.session_stats_interval_ms
         for group in list(self.groups.values()):
-            report_gaps(result, group, due_gaps(group, now_ms, self.limits.session_stats_interval_ms))
+            counts = ((member, member.gaps) for member in group.members.values() if interval_ms)
+            report_gaps(result, group, [m for m, gaps in counts if gaps and now_ms - gaps.since_ms >= interval_ms])
             if group.changes and group.changes[-1].at_ms < now_ms - LATELY_MS:
                 group.changes.clear()
             over, none_left = expired_offsets(group, now_ms, self.limits)
@@ -529,8 +528,9 @@ class Shard(ShardState):
         """Another replica saw the member of this session timer so long ago."""
         group = self.groups.get((timer.namespace, timer.group_id))
         member = group.members.get(timer.member_id) if group is not None else None
-        if member is not None:
-            extend_session(member, seen_ms_ago, now_ms)
+        if member is not None and member.session_deadline_ms is not None:
+            seen_until_ms = now_ms - seen_ms_ago + member.image.session_timeout_ms
+            member.session_deadline_ms = max(member.session_deadline_ms, seen_until_ms)
 
     def has_member(self, name: MemberName) -> bool:
         """Whether this is a member of one of the shard's groups."""
@@ -545,7 +545,11 @@ class Shard(ShardState):
     def take_seen(self) -> dict[MemberName, int | None]:
         """The time of each member's last session start; None while a parked call proves that the member is alive."""
         seen, self.seen = self.seen or {}, {}
-        return last_seen(seen)
+        return {
+            (*group.key, member.member_id): member.seen_at_ms
+            for member, group in seen.items()
+            if group.members.get(member.member_id) is member
+        }
 
     # --- folding ------------------------------------------------------------------------------
 
@@ -581,8 +585,7 @@ class Shard(ShardState):
             return
         # A refused newcomer leaves no Empty group behind (protocol.md §9): the group is kept from here on.
         self.groups[key] = group
-        pass_generations(result, group, request, self.generation_floor)
-        join_group(result, group, request, call)
+        join_group(result, group, request, call, self.generation_floor)
 
     def _check_join_request(self, request: JoinGroup) -> JoinReply | None:
         if not request.group_id:
@@ -776,14 +779,8 @@ def _reason(request: Request) -> str:
             return ""
 
 
-def _missing(request: Heartbeat | SyncGroup) -> ErrorCode:
+def _missing(request: Heartbeat | HeartbeatMany | SyncGroup) -> ErrorCode:
     return UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
-
-
-def _all_missing(request: HeartbeatMany) -> HeartbeatManyReply:
-    error = UNKNOWN_MEMBER_ID if request.group_id else ErrorCode.INVALID_GROUP_ID
-    errors = tuple(HeartbeatError(beat.member_id, error) for beat in request.members)
-    return HeartbeatManyReply(state=DEAD.value, errors=errors)
 
 
 def _parked_member(group: Group, request: Request, call: int) -> Member | None:

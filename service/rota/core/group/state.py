@@ -225,6 +225,12 @@ class Member:
         """It was taken along into the present generation, and may still hold any generation from this one on; None once
         it has synced. See `rebalance.py`."""
 
+    @property
+    def seen_at_ms(self) -> int | None:
+        """When the session was last renewed; None while a parked call proves that the member lives."""
+        deadline_ms = self.session_deadline_ms
+        return None if deadline_ms is None else deadline_ms - self.image.session_timeout_ms
+
 
 class Group:
     """One group. See the module's docstring for which fields are facts and which are soft."""

@@ -8,7 +8,6 @@ from rota.core.group.assignment import (
     AssignmentJob,
     again_at_ms,
     ask_again,
-    clear_handed_over,
     describe_changes,
     describe_topic_changes,
     is_current,
@@ -21,7 +20,7 @@ from rota.core.group.assignment import (
 from rota.core.group.join import sync_mismatch
 from rota.core.group.maintenance import hold_back
 from rota.core.group.rebalance import REBALANCE_IN_PROGRESS, start_rebalance
-from rota.core.group.records import AssignmentFailed, AssignmentSynced, Trigger
+from rota.core.group.records import AssignmentFailed, Trigger
 from rota.core.group.sessions import (
     check_generation,
     release_heartbeats,
@@ -62,7 +61,10 @@ def sync_group(result: Result, group: Group, request: SyncGroup, call: int) -> N
         case GroupState.COMPLETING_REBALANCE:
             _park(result, group, member, call)
             if leads:
-                _store_assignment(result, group, request)
+                # The generation is Stable once the store has this; then all waiting members are answered.
+                record_assignment(result, group, dict(request.assignments), resync=False, trigger=Trigger("", ""))
+                result.reason = f"leader {member.member_id} assigned generation {group.generation_id}"
+                answer_syncs(result, group)
         case GroupState.STABLE if leads and _is_resync(member, request):
             _resync(result, group, member, request, call)
         case GroupState.STABLE:
@@ -121,16 +123,6 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
     mark_synced(group, member)
 
 
-def _store_assignment(result: Result, group: Group, request: SyncGroup) -> None:
-    """The generation is Stable once the store has this; then all waiting members are answered."""
-    assert group.leader_id is not None
-    given = leave_out(group, dict(request.assignments))
-    clear_handed_over(result, group, given)
-    record(result, group, _synced(group, request, given, group.generation_id, resync=False, reason=""))
-    result.reason = f"leader {group.leader_id} assigned generation {group.generation_id}"
-    answer_syncs(result, group)
-
-
 def answer_syncs(result: Result, group: Group) -> None:
     """All waiting members get their shares."""
     answered = []
@@ -185,29 +177,10 @@ def _resync(result: Result, group: Group, leader: Member, request: SyncGroup, ca
         result.reply(call, SyncReply(REBALANCE_IN_PROGRESS, detail=reason))
         start_rebalance(result, group, Trigger(Cause.ASSIGNMENT_OUTDATED, reason, leader.member_id))
         return
-    changes = describe_topic_changes(group, {m: given.get(m, b"") for m in group.members})
-    clear_handed_over(result, group, given)
-    reason = f"the leader assigned anew{changes}"
-    record(result, group, _synced(group, request, given, group.generation_id + 1, resync=True, reason=reason))
-    result.reason = f"leader {leader.member_id} assigned anew, generation {group.generation_id}{changes}"
+    trigger = Trigger(Cause.RESYNC, "the leader assigned anew", leader.member_id)
+    record_assignment(result, group, given, resync=True, trigger=trigger)
     result.reply(call, sync_reply(group, leader))
     release_heartbeats(result, group)
-
-
-def _synced(
-    group: Group, request: SyncGroup, given: Mapping[str, bytes], generation_id: int, *, resync: bool, reason: str
-) -> AssignmentSynced:
-    """The leader's assignment without non-members. Members that it left out get nothing, without an error."""
-    assignments = tuple((m, a) for m, a in given.items() if m in group.members)
-    return AssignmentSynced(
-        generation_id=generation_id,
-        leader_id=request.member_id,
-        assignments=assignments,
-        resync=resync,
-        reason=reason,
-        cause=Cause.RESYNC if resync else "",
-        by=request.member_id if resync else "",
-    )
 
 
 # --- when the server assigns ------------------------------------------------------------------
@@ -226,7 +199,11 @@ def finish_job(result: Result, group: Group | None, job: AssignmentJob, outcome:
         outcome = leave_out(group, outcome)
     match group.state, outcome:
         case GroupState.COMPLETING_REBALANCE, str():
-            _fail_job(result, group, outcome)
+            # As if the leader had sent an error. A strategy of a plug-in may say anything.
+            error = shortened(outcome, ERROR_MAX_CHARS)
+            record(result, group, AssignmentFailed(group.generation_id, group.leader_id or "", error))
+            trigger = Trigger(Cause.ASSIGNMENT_FAILED, f"the server could not assign: {error}")
+            start_rebalance(result, group, trigger, SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error))
         case GroupState.COMPLETING_REBALANCE, Mapping():
             record_assignment(result, group, outcome, resync=False)
             answer_syncs(result, group)
@@ -235,7 +212,9 @@ def finish_job(result: Result, group: Group | None, job: AssignmentJob, outcome:
             pass  # It is asked again when the freeze ends.
         case GroupState.STABLE, Mapping() if _takes_away(group, job, outcome):
             start_rebalance(result, group, _reassigns(group, outcome, result.now_ms))
-        case GroupState.STABLE, Mapping() if _differs(group, outcome):
+        case GroupState.STABLE, Mapping() if any(
+            outcome.get(member_id, b"") != share for member_id, share in shares_of(group).items()
+        ):
             record_assignment(result, group, outcome, resync=True)
             release_heartbeats(result, group)
             watch_candidates(result, group)
@@ -261,16 +240,3 @@ def _takes_away(group: Group, job: AssignmentJob, assignments: Mapping[str, byte
         return job.side.takes_away(shares_of(group), assignments)
     except Exception:
         return True
-
-
-def _differs(group: Group, assignments: Mapping[str, bytes]) -> bool:
-    return any(assignments.get(member_id, b"") != member.assignment for member_id, member in group.members.items())
-
-
-def _fail_job(result: Result, group: Group, error: str) -> None:
-    """As if the leader had sent an error: parked syncs are answered with it, and all members join again."""
-    error = shortened(error, ERROR_MAX_CHARS)  # A strategy of a plug-in may say anything.
-    record(result, group, AssignmentFailed(group.generation_id, group.leader_id or "", error))
-    reply = SyncReply(ErrorCode.ASSIGNMENT_FAILED, detail=error)
-    trigger = Trigger(Cause.ASSIGNMENT_FAILED, f"the server could not assign: {error}")
-    start_rebalance(result, group, trigger, parked_syncs=reply)
