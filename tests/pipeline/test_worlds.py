@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rota.core.assignors import MemberSubscription, assign
-from rota.core.assignors.alike import Partitions
+from rota.core.assignors.forecast import Partitions
 from rota.pipeline.worlds import Outcome, Seats, World
 from tests.unit.assignors.worlds import deterministic
 

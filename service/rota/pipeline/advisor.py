@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
-from rota.core.assignors.alike import Partitions
+from rota.core.assignors.forecast import Partitions
 from rota.core.types import consumer, leader, permits, worker
 from rota.pipeline.facts.fact import Event, Row, us
 from rota.pipeline.facts.steps import Holders, is_cooperative

@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 from typing import Any, NamedTuple
 
 from rota.core.assignors import MemberSubscription, UnknownAssignor, strategy
-from rota.core.assignors.alike import Partitions
+from rota.core.assignors.forecast import Partitions
 from rota.pipeline.facts.fact import Event, Row, row, us
 from rota.pipeline.facts.timeouts import LEAST_MS, Silences, client_of, ended_by_silence, is_soon, recommend, round_up
 from rota.pipeline.tables import WHAT_IFS

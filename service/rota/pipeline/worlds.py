@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from rota.core.assignors import MemberSubscription, assign, strategy
-from rota.core.assignors.alike import COOPERATIVE_STICKY, STICKY, Partitions, keep_evenly, shares_by_count
+from rota.core.assignors.forecast import COOPERATIVE_STICKY, STICKY, Partitions, keep_evenly, shares_by_count
 from rota.core.types import Generation, JoinedWith, MalformedMetadata, TopicFacts
 from rota.core.types.consumer_server import group_subscription
 from rota.pipeline.facts.steps import MOST_ROUNDS, AnyShares, Change, Holding, Round
@@ -77,7 +77,7 @@ class World:
     """What members hold where one strategy has assigned from the beginning.
 
     The strategies that are asked at each step of a long history know partitions by number
-    (`rota.core.assignors.alike`), all others by name. `holding` is as the last one left it.
+    (`rota.core.assignors.forecast`), all others by name. `holding` is as the last one left it.
     """
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ from rota.client.holding import Holding
 from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
-from rota.core.assignors import GroupAssignment, own, registry, roles
+from rota.core.assignors import GroupAssignment, own, placement, registry
 from rota.core.group import assignment, join, maintenance, rebalance, shard, state, succession, sync
 from rota.core.membership import backoff, machine
 from rota.core.membership.standing import Standing
@@ -427,13 +427,13 @@ def a_released_unit_gets_no_holder(patch: Patch) -> None:
 
 @plant("the check", "two-active", 346, 460)
 def a_standby_does_not_wait_for_the_active_one(patch: Patch) -> None:
-    original = roles.active_copies
+    original = placement.active_copies
     patch(registry, "active_copies", lambda members, shares, **_: original(members, shares))
 
 
 @plant("the check", "two-active", 407)
 def members_do_not_say_which_copies_are_active(patch: Patch) -> None:
-    original = roles.active_copies
+    original = placement.active_copies
 
     def without_claims(members: Any, shares: Any, **how: Any) -> Any:
         return original([replace(each, active_partitions=()) for each in members], shares, **how)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rota.core.assignors.moves import Moves
+from rota.core.assignors.sticky import Moves
 
 A, B, C = range(3)
 

@@ -21,6 +21,7 @@ from rota.core.assignors.own import (
     OwnAssignment,
     PartitionStrategy,
 )
+from rota.core.assignors.placement import active_copies
 from rota.core.assignors.registry import (
     ENTRY_POINT_GROUP,
     STRATEGIES,
@@ -34,7 +35,6 @@ from rota.core.assignors.registry import (
     register_strategy,
     strategy,
 )
-from rota.core.assignors.roles import active_copies
 
 __all__ = [
     "ENTRY_POINT_GROUP",

@@ -20,7 +20,7 @@ from rota.core.assignors.model import (
     TopicPartition,
     UserData,
 )
-from rota.core.assignors.withholding import withheld
+from rota.core.assignors.numbering import withheld
 
 _SHOWN = 3
 

@@ -1,18 +1,20 @@
-"""Things of different weight, placed on members of different capacity: keep, fill up, then move what lightens most.
+"""Strategies in which partitions are not all alike: `weighted`, `copartitioned`, `rack-aware`, `redundant`.
 
-The engine of the strategies in which partitions are not all alike. A member's *level* is its load over its capacity. A
-thing moves only where its new holder then stands lower than the old one did, so the levels, sorted from the highest,
-fall with every move, and the passes come to an end.
+Their engine places things of different weight on members of different capacity: keep, fill up, then move what lightens
+most. A member's *level* is its load over its capacity. A thing moves only if its new holder then has a lower level than
+the old one did, so the levels, sorted from the highest, fall with every move, and the passes come to an end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
-from rota.core.assignors.numbering import NOBODY
+from rota.core.assignors.model import MemberSubscription, PartitionRacks, PartitionWeights, Shares, TopicPartition
+from rota.core.assignors.numbering import NOBODY, Numbering, candidates_of_topics, racks_of_topic, read_claims
 
 Ranks: TypeAlias = tuple[int, ...]
 _Heap: TypeAlias = list[tuple[float, int]]
@@ -195,3 +197,251 @@ def shares_of(holders: Sequence[int], members: int) -> list[list[int]]:
         if holder != NOBODY:
             shares[holder].append(index)
     return shares
+
+
+# --- weighted -------------------------------------------------------------------------------------
+
+# `weighted`: partitions weigh what the topic says, members carry what they can, and moves may have a budget.
+
+
+def weighted(
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (weights, not racks)
+    partition_weights: PartitionWeights | None = None,
+    *,
+    max_moves: int | None = None,
+) -> Shares:
+    """Level the members' loads over their capacities, keeping owned partitions where that is level enough.
+
+    The default weight of a partition is 1. `max_moves` is the churn budget: how many partitions may be taken
+    from an owner that is still there and subscribed, so that a group comes to balance in several small rebalances.
+    Partitions without an owner are always assigned. Cooperative clients need no second round for them.
+    """
+    ordered = sorted(members, key=lambda member: member.member_id)
+    numbering = Numbering.of(partitions_per_topic, ordered)
+    of_topics, candidates = candidates_of_topics(numbering, ordered)
+    owners = read_claims(numbering, ordered).owners
+    weights = _weights(numbering, partition_weights or {})
+    things = [
+        Thing(of_topics[topic], weights[number], owners[number])
+        for topic, numbers in numbering.numbers.items()
+        for number in numbers
+    ]
+    holders = place(things, candidates, [member.capacity for member in ordered], max_moves)
+    return numbering.named(ordered, shares_of(holders, len(ordered)))
+
+
+def _weights(numbering: Numbering, given: PartitionWeights) -> list[float]:
+    """By number. Where fewer are given than there are partitions (the topic grew), the others weigh 1."""
+    weights: list[float] = []
+    for topic, numbers in numbering.numbers.items():
+        known = [float(weight) for weight in given.get(topic, ())][: len(numbers)]
+        weights += known + [1.0] * (len(numbers) - len(known))
+    if any(not 0 <= weight < float("inf") for weight in weights):
+        raise ValueError("a partition's weight must be 0 or more")
+    return weights
+
+
+# --- copartitioned --------------------------------------------------------------------------------
+
+# `copartitioned`: partition n of all topics goes to one member, so that joins between topics stay in one process.
+
+
+def copartitioned(
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (range uses racks, this one keeps topics together)
+) -> Shares:
+    """Partitions of the same number, of all topics with the same subscribers, are one thing and never part.
+
+    Unlike `range` it balances the bundles (a number that only some topics have weighs less), and it is sticky: a
+    bundle stays with the member that owns most of it.
+    """
+    ordered = sorted(members, key=lambda member: member.member_id)
+    numbering = Numbering.of(partitions_per_topic, ordered)
+    of_topics, candidates = candidates_of_topics(numbering, ordered)
+    owners = read_claims(numbering, ordered).owners
+    bundles = _bundles(numbering, of_topics)
+    things = [Thing(index, len(numbers), _main_owner(numbers, owners)) for (index, _), numbers in bundles.items()]
+    shares = shares_of(place(things, candidates, [1.0] * len(ordered)), len(ordered))
+    runs = list(bundles.values())
+    return numbering.named(ordered, [[number for index in share for number in runs[index]] for share in shares])
+
+
+def _bundles(numbering: Numbering, of_topics: Mapping[str, int]) -> dict[tuple[int, int], list[int]]:
+    """The bundles, by their subscribers (an index) and the number within the topic."""
+    bundles: dict[tuple[int, int], list[int]] = {}
+    for topic, numbers in numbering.numbers.items():
+        for partition, number in enumerate(numbers):
+            bundles.setdefault((of_topics[topic], partition), []).append(number)
+    return bundles
+
+
+def _main_owner(numbers: Sequence[int], owners: Sequence[int]) -> int:
+    counts = Counter(owners[number] for number in numbers if owners[number] != NOBODY)
+    return min(counts, key=lambda rank: (-counts[rank], rank), default=NOBODY)
+
+
+# --- rack-aware -----------------------------------------------------------------------------------
+
+# `rack-aware`: a partition goes to a member in one of its racks if there is any, whatever that costs in balance.
+
+
+def rack_aware(
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None = None,
+) -> Shares:
+    """Locality first, then balance, then stickiness. `range` and the sticky strategies put the balance first.
+
+    Partitions that have no rack, or none with a subscriber in it, may go to any subscriber.
+    """
+    ordered = sorted(members, key=lambda member: member.member_id)
+    numbering = Numbering.of(partitions_per_topic, ordered)
+    owners = read_claims(numbering, ordered).owners
+    of_topics, subscribers = candidates_of_topics(numbering, ordered)
+    near: dict[tuple[int, ...], int] = {}
+    chosen: dict[tuple[int, frozenset[str]], int] = {}
+    things: list[Thing] = []
+    for topic, numbers in numbering.numbers.items():
+        index = of_topics[topic]
+        for number, racks in zip(numbers, racks_of_topic(topic, len(numbers), partition_racks), strict=True):
+            if (index, racks) not in chosen:
+                within = tuple(rank for rank in subscribers[index] if ordered[rank].rack in racks)
+                chosen[index, racks] = near.setdefault(within or subscribers[index], len(near))
+            things.append(Thing(chosen[index, racks], owner=owners[number]))
+    holders = place(things, list(near), [1.0] * len(ordered))
+    return numbering.named(ordered, shares_of(holders, len(ordered)))
+
+
+# --- roles of copies ------------------------------------------------------------------------------
+
+# The roles of copies: of the members that have a partition, one is active, and the others are standbys.
+
+
+def active_copies(
+    members: Sequence[MemberSubscription],
+    shares: Mapping[str, Collection[TopicPartition]],
+    *,
+    withholds: bool = False,
+) -> Shares:
+    """The active copies of each member, out of its share.
+
+    The active copy stays active for as long as its member has it. After that a standby is promoted, before a member
+    that is new to the partition: the one with the fewest active copies. `withholds`: members work on while they join,
+    so that no copy is active until the former active member has revoked its own and has joined again.
+    """
+    held = {member.member_id: frozenset(member.owned_partitions) for member in members}
+    former: dict[TopicPartition, str] = {}
+    for member in sorted(members, key=lambda member: (member.claim_generation, member.member_id)):
+        for place in held[member.member_id].intersection(member.active_partitions):
+            former[place] = member.member_id
+    holders: dict[TopicPartition, list[str]] = {}
+    for member_id in sorted(shares):
+        for place in shares[member_id]:
+            holders.setdefault(place, []).append(member_id)
+    active: Shares = {member_id: [] for member_id in shares}
+    vacant = []
+    for place in sorted(holders):
+        if former.get(place) in holders[place]:
+            active[former[place]].append(place)
+        elif not (withholds and place in former):
+            vacant.append(place)
+    for place in vacant:
+        heirs = [(place not in held[each], len(active[each]), each) for each in holders[place]]
+        active[min(heirs)[-1]].append(place)
+    return active
+
+
+# --- redundant ------------------------------------------------------------------------------------
+
+# `redundant`: each partition on several members at once, for hot standbys and reads that must not wait.
+
+
+def redundant(
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (copies, not racks)
+    *,
+    n: int = 2,
+) -> Shares:
+    """Each partition on `n` different subscribers, on all of them where there are fewer. Balanced and sticky."""
+    copies = _Copies(partitions_per_topic, members, n)
+    return copies.numbering.named(copies.members, copies.target)
+
+
+def cooperative_redundant(
+    partitions_per_topic: Mapping[str, int],
+    members: Sequence[MemberSubscription],
+    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (copies, not racks)
+    *,
+    n: int = 2,
+) -> Shares:
+    """`redundant`, reached in steps that leave each partition at least one of its holders, and never more than `n`.
+
+    A holder that is not to keep its copy sees it missing, revokes it and rejoins, unless no other holder stays: then it
+    keeps the copy until another member has one. A new holder gets its copy once less than `n` members hold the
+    partition. A group whose copies wait for members that revoke nothing is at rest only by its count of copies: its
+    leader has to assign once more.
+    """
+    copies = _Copies(partitions_per_topic, members, n)
+    shares: list[list[int]] = [[] for _ in copies.members]
+    wanted = copies.ranks_by_number()
+    for number, holders in enumerate(copies.former):
+        staying = [rank for rank in holders if rank in wanted[number]]
+        if not staying:
+            staying = [rank for rank in holders if copies.is_subscribed(rank, number)][:1]
+        joining = sorted(wanted[number].difference(holders))[: max(0, n - len(holders))]
+        for rank in staying + joining:
+            shares[rank].append(number)
+    return copies.numbering.named(copies.members, shares)
+
+
+class _Copies:
+    """The copies of each partition: their present holders, and those of a balanced assignment. By rank and number."""
+
+    def __init__(self, partitions_per_topic: Mapping[str, int], members: Sequence[MemberSubscription], n: int) -> None:
+        if n < 1:
+            raise ValueError("a partition needs at least one member: n must be 1 or more")
+        self.members = sorted(members, key=lambda member: member.member_id)
+        self.numbering = Numbering.of(partitions_per_topic, self.members)
+        of_topics, candidates = candidates_of_topics(self.numbering, self.members)
+        self.former = _former_holders(self.numbering, self.members)
+        self._subscribed: list[frozenset[int]] = [frozenset()] * self.numbering.total
+        things: list[Thing] = []
+        numbers_of_things: list[int] = []
+        for topic, numbers in self.numbering.numbers.items():
+            index = of_topics[topic]
+            subscribed = frozenset(candidates[index])
+            copies = min(n, len(subscribed))
+            for number in numbers:
+                self._subscribed[number] = subscribed
+                owners = [rank for rank in self.former[number] if rank in subscribed][:copies]
+                owners += [NOBODY] * (copies - len(owners))
+                things += [Thing(index, owner=owner, apart=number) for owner in owners]
+                numbers_of_things += [number] * copies
+        placed = shares_of(place(things, candidates, [1.0] * len(self.members)), len(self.members))
+        self.target = [[numbers_of_things[index] for index in share] for share in placed]
+
+    def is_subscribed(self, rank: int, number: int) -> bool:
+        return rank in self._subscribed[number]
+
+    def ranks_by_number(self) -> list[set[int]]:
+        """The holders of each partition in the balanced assignment."""
+        ranks: list[set[int]] = [set() for _ in range(self.numbering.total)]
+        for rank, numbers in enumerate(self.target):
+            for number in numbers:
+                ranks[number].add(rank)
+        return ranks
+
+
+def _former_holders(numbering: Numbering, members: Sequence[MemberSubscription]) -> list[list[int]]:
+    """All claimants of a partition, those of the latest generation first."""
+    former: list[list[int]] = [[] for _ in range(numbering.total)]
+    for rank in sorted(range(len(members)), key=lambda rank: (-members[rank].claim_generation, rank)):
+        for topic, partition in dict.fromkeys(members[rank].owned_partitions):
+            run = numbering.numbers.get(topic, range(0))
+            if 0 <= partition < len(run):
+                former[run[partition]].append(rank)
+    return former
