@@ -13,7 +13,7 @@ import pytest
 import rota
 from rota.client import Client, Consumer, Member, TopicPartition
 from rota.core.replica import assigning
-from rota.core.types.plain import decode_plain_assignment
+from rota.core.types.consumer import decode_plain_assignment
 from rota.protocol.limits import Limits
 from rota.server.grpc.server import GrpcServer
 from rota.server.http.app import create_app

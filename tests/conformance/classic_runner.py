@@ -15,7 +15,8 @@ from typing import Any
 from rota.core.group.records import decode_entry, encode_entry
 from rota.core.group.shard import Shard
 from rota.core.group.state import Result, Timer
-from rota.core.types.consumer import MalformedMetadata, Subscription, decode_subscription, encode_subscription
+from rota.core.types import MalformedMetadata
+from rota.core.types.consumer import Subscription, decode_subscription, encode_subscription
 from rota.protocol import messages as m
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import Limits

@@ -11,11 +11,16 @@ import pytest
 
 from rota.core.assignors import MemberSubscription, TopicPartition, assign
 from rota.core.assignors.work import WorkItem, WorkShare
-from rota.core.types.consumer import Assignment, Subscription, encode_assignment, encode_subscription
+from rota.core.types.consumer import (
+    Assignment,
+    Subscription,
+    encode_assignment,
+    encode_plain_assignment,
+    encode_subscription,
+)
 from rota.core.types.leader import Election, encode_election
 from rota.core.types.permits import PermitShare
 from rota.core.types.permits import encode_share as encode_permit
-from rota.core.types.plain import encode_plain_assignment
 from rota.core.types.worker import encode_share as encode_work
 from rota.pipeline.advisor import ACTUAL
 from rota.pipeline.facts.steps import Holders

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rota.core.replica import forwarding
 from rota.core.replica.forwarding import UNANSWERED, Submitted
 from rota.core.replica.ports import Answer, Replica, ShardNews
-from rota.core.types.plain import decode_plain_assignment
+from rota.core.types.consumer import decode_plain_assignment
 from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (

@@ -13,7 +13,7 @@ from rota.core.replica.leases import DropClosed, Leases, Serve
 from rota.core.replica.owned_shard import GroupCommit, Landed, Now, OwnedShard, Ready
 from rota.core.replica.ports import Answer, StoreUnavailable
 from rota.core.replica.shared_liveness import SharedLiveness
-from rota.core.types import worker_server
+from rota.core.types import worker as worker_type
 from rota.protocol.errors import ErrorCode
 from rota.testing import memory
 from tests.simulation.registry import Patch, mutant
@@ -422,12 +422,12 @@ def changes_that_collect_are_never_assigned(patch: Patch) -> None:
 @mutant
 def work_is_given_before_it_was_stopped(patch: Patch) -> None:
     """S7c: a worker is given a task in the round in which another one is told to stop it."""
-    original = worker_server._worker
+    original = worker_type._worker
 
     def worker(member: Any, state: Any) -> Any:
         return replace(original(member, state), running=())
 
-    patch(worker_server, "_worker", worker)
+    patch(worker_type, "_worker", worker)
 
 
 @mutant

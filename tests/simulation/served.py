@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING
 from rota.core.group.state import Group
 from rota.core.membership import Assigned, State
 from rota.core.replica.assigning import Compute, Outcome
-from rota.core.types.consumer import PROTOCOL_TYPE
-from rota.core.types.plain import decode_plain_assignment
-from rota.core.types.worker import decode_share
-from rota.core.types.worker_server import PROTOCOL_NAME
+from rota.core.types.consumer import PROTOCOL_TYPE, decode_plain_assignment
+from rota.core.types.worker import PROTOCOL_NAME, decode_share
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Protocol, PutTopic, Reply
 from rota.server.runtime import assigning

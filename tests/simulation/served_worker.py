@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from rota.core.assignors.work import CONNECTOR, WorkItem
 from rota.core.membership import Assigned, State
-from rota.core.types.worker import PROTOCOL_TYPE, WorkerState, decode_share, encode_state
-from rota.core.types.worker_server import PROTOCOL_NAME
+from rota.core.types.worker import PROTOCOL_NAME, PROTOCOL_TYPE, WorkerState, decode_share, encode_state
 from rota.protocol.messages import Protocol
 from tests.simulation.cooperative import CooperativeMember
 from tests.simulation.member import TOPIC

@@ -74,8 +74,7 @@ class MemberNames:
     def check(self) -> None:
         """Raise `RejectedRequest` or `CommandFailed` if a name is invalid."""
         from rota.client.consumer_protocol import TopicRole
-        from rota.core.types.topic_regex import topic_regex
-        from rota.core.types.wanted_topics import PATTERN_END
+        from rota.core.types.topics import PATTERN_END, topic_regex
 
         check_group_id(self.group)
         for topic in self.topics:

@@ -18,6 +18,7 @@ from rota.client.member import Member
 from rota.client.roles import Role
 from rota.core.assignors.work import Memory, WorkItem, WorkShare, assign_work
 from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
+from rota.core.types.worker import PROTOCOL_NAME as SERVER_PROTOCOL_NAME
 from rota.core.types.worker import (
     WorkerState,
     config_offset_in,
@@ -28,7 +29,6 @@ from rota.core.types.worker import (
     memory_fields,
     memory_in,
 )
-from rota.core.types.worker_server import PROTOCOL_NAME as SERVER_PROTOCOL_NAME
 from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.messages import DescribedMember, DescribeGroup, DescribeReply, OffsetToCommit, Protocol
 

@@ -43,8 +43,8 @@ from rota.core.types.consumer import (
     encode_subscription,
 )
 from rota.core.types.registry import SERVER_PREFIX
-from rota.core.types.topic_facts import partition_counts, partition_racks, partition_weights
-from rota.core.types.user_data import active_in, encode_user_data, user_data_in
+from rota.core.types.topics import partition_counts, partition_racks, partition_weights
+from rota.core.types.wire_format import active_in, encode_user_data, user_data_in
 from rota.protocol.messages import DescribeReply, JoinedMember, OffsetToCommit, Protocol
 
 __all__ = ["PROTOCOL_TYPE", "PartitionCounts", "Partitions", "TopicRole"]

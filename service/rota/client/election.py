@@ -23,9 +23,8 @@ from rota.client.tasks import Contained, any_set, contained
 from rota.client.term import ELECTION, Leadership, Term, Wording
 from rota.client.user_functions import WorkRetry, check_async_work, run_work
 from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
-from rota.core.types.json_object import decode_object
 from rota.core.types.leader import PROTOCOL_NAMES, Candidate, encode_candidate, successor_of
-from rota.core.types.wire_format import MalformedMetadata
+from rota.core.types.wire_format import MalformedMetadata, decode_object
 from rota.protocol import messages
 
 Outcome = TypeVar("Outcome")

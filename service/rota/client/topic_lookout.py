@@ -18,7 +18,7 @@ from rota.core.membership import Membership, State
 from rota.core.membership import events as core
 from rota.core.types import TopicFacts
 from rota.core.types.registry import SERVER_PREFIX
-from rota.core.types.topic_facts import describe_changes
+from rota.core.types.topics import describe_changes
 from rota.protocol.messages import DescribeGroup, DescribeReply
 from rota.protocol.texts import TOPICS_CHANGED
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from itertools import filterfalse
 from typing import TYPE_CHECKING, TypeAlias
 
-from rota.core.types.topic_regex import TopicRegex
-from rota.core.types.wanted_topics import names_matcher
+from rota.core.types.topics import TopicRegex, names_matcher
 
 if TYPE_CHECKING:
     import re

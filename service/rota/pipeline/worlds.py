@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rota.core.assignors import MemberSubscription, assign, strategy
 from rota.core.assignors.forecast import COOPERATIVE_STICKY, STICKY, Partitions, keep_evenly, shares_by_count
 from rota.core.types import Generation, JoinedWith, MalformedMetadata, TopicFacts
-from rota.core.types.consumer_server import group_subscription
+from rota.core.types.consumer import group_subscription
 from rota.pipeline.facts.steps import MOST_ROUNDS, AnyShares, Change, Holding, Round
 
 Subscriptions = Mapping[str, MemberSubscription]

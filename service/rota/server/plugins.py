@@ -32,7 +32,7 @@ class PluginFailures:
         """Number of failures of each function since its last line."""
 
     def report(self, function: str, error: Exception) -> None:
-        """Report a failure: see `rota.core.types.reporting.Report`."""
+        """Report a failure: see `rota.core.types.plugin.Report`."""
         now_s = self._clock()
         self._times[function] += 1
         if now_s < self._due.get(function, now_s):

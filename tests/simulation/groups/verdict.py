@@ -12,7 +12,7 @@ from rota.core.assignors.work import WorkItem
 from rota.core.group.state import STABLE, Group
 from rota.core.types.consumer import decode_assignment, decode_subscription
 from rota.core.types.registry import SERVER_PREFIX
-from rota.core.types.topic_facts import partition_counts, partition_racks, partition_weights
+from rota.core.types.topics import partition_counts, partition_racks, partition_weights
 from tests.simulation.groups.bodies import LEADERSHIP, CandidateLife, PoolLife
 from tests.simulation.groups.books import Place
 from tests.simulation.groups.life import Life

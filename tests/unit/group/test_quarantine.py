@@ -10,7 +10,7 @@ from rota.core.assignors import TopicPartition
 from rota.core.assignors.work import WorkItem, WorkShare
 from rota.core.group.assignment import shares_of
 from rota.core.group.state import Timer, TimerKind
-from rota.core.types import consumer, plain, units_of, without_units
+from rota.core.types import consumer, units_of, without_units
 from rota.core.types.worker import config_offset_in, decode_share, encode_share
 from rota.protocol.causes import Cause
 from rota.protocol.defaults import QUARANTINE_WINDOW_MS
@@ -43,7 +43,7 @@ POISON = "t/0"
 
 
 def share(*numbers: int) -> bytes:
-    return plain.encode_plain_assignment([TopicPartition("t", number) for number in numbers])
+    return consumer.encode_plain_assignment([TopicPartition("t", number) for number in numbers])
 
 
 def let_join(core: Core, *names: str) -> None:

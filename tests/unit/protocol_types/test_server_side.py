@@ -22,11 +22,17 @@ from rota.core.types import (
     topics_debounce_ms,
     why_not_assigned,
 )
-from rota.core.types.consumer import Assignment, Subscription, decode_assignment, encode_assignment, encode_subscription
-from rota.core.types.consumer_server import group_subscription
-from rota.core.types.plain import decode_plain_subscription
+from rota.core.types.consumer import (
+    Assignment,
+    Subscription,
+    decode_assignment,
+    decode_plain_subscription,
+    encode_assignment,
+    encode_subscription,
+    group_subscription,
+)
 from rota.core.types.registry import subscribes
-from rota.core.types.user_data import encode_user_data
+from rota.core.types.wire_format import encode_user_data
 from tests.unit.assignors.worlds import deterministic
 
 FOUR = {"t": TopicFacts(4)}

@@ -19,7 +19,7 @@ from rota.core.types import (
     why_not_assigned,
 )
 from rota.core.types.registry import subscribes
-from rota.core.types.topic_regex import MAX_REGEX_CHARS, MAX_REGEXES
+from rota.core.types.topics import MAX_REGEX_CHARS, MAX_REGEXES
 from rota.core.types.worker import WorkerState, decode_state, encode_state
 
 

@@ -6,8 +6,16 @@ from collections.abc import Sequence
 
 from rota.core.assignors.work import HeldBack, WorkItem, WorkShare
 from rota.core.types import Departed, Generation, JoinedWith, TopicFacts
-from rota.core.types.worker import WorkerState, encode_state
-from rota.core.types.worker_server import PROTOCOL_NAME, GivenWork, again_at_ms, assign, decode_given, encode_given
+from rota.core.types.worker import (
+    PROTOCOL_NAME,
+    GivenWork,
+    WorkerState,
+    again_at_ms,
+    assign,
+    decode_given,
+    encode_given,
+    encode_state,
+)
 
 ORDERS = {"orders": TopicFacts(3)}
 CONNECTOR, *TASKS = (WorkItem("orders", task) for task in (-1, 0, 1, 2))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rota.core.replica.assigning import LINGER_MS, REFRESH_MS
-from rota.core.types import Generation, TopicFacts, consumer_server, registry
+from rota.core.types import Generation, TopicFacts, consumer, registry
 from tests.unit.replica.assigning_stage import Replica
 
 
@@ -29,13 +29,13 @@ class Strategy:
             self._fail("")
         if self.raises_for == "generation":
             self._fail("")
-        return self._fail if self.raises_for == "topic" else consumer_server.wants_topic(generation)
+        return self._fail if self.raises_for == "topic" else consumer.wants_topic(generation)
 
     def assign(self, generation: Generation, topics: Mapping[str, TopicFacts]) -> Mapping[str, bytes]:
         if self.raises_for == "assignment":
             self._fail("")
-        assert consumer_server.CONSUMER.server is not None
-        return consumer_server.CONSUMER.server.assign(generation, topics)
+        assert consumer.CONSUMER.server is not None
+        return consumer.CONSUMER.server.assign(generation, topics)
 
     def _fail(self, topic: str) -> Any:
         raise ZeroDivisionError(topic)
@@ -48,7 +48,7 @@ def strategy(monkeypatch: pytest.MonkeyPatch) -> Strategy:
 
 def plugged_in(monkeypatch: pytest.MonkeyPatch) -> Strategy:
     """The strategy of all groups of the test."""
-    strategy, known = Strategy(), consumer_server.CONSUMER
+    strategy, known = Strategy(), consumer.CONSUMER
     assert known.server is not None
     side = dataclasses.replace(known.server, wants_topic=strategy.wants_topic, assign=strategy.assign)
     monkeypatch.setitem(registry._TYPES, known.name, dataclasses.replace(known, server=side))

@@ -29,7 +29,7 @@ from rota.core.types.registry import (
     why_not_assigned,
     without_units,
 )
-from rota.core.types.topic_facts import TopicFacts
+from rota.core.types.topics import TopicFacts
 from rota.core.types.wire_format import MalformedMetadata
 
 __all__ = [

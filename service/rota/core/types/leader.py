@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rota.core.types.json_object import decode_object
 from rota.core.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, Succession
-from rota.core.types.topic_facts import TopicFacts
-from rota.core.types.wire_format import MalformedMetadata
+from rota.core.types.topics import TopicFacts
+from rota.core.types.wire_format import MalformedMetadata, decode_object
 from rota.protocol.defaults import PREEMPT_AFTER_MS
 from rota.protocol.limits import MAX_PREEMPT_AFTER_MS
 

@@ -11,10 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from rota.core.types.json_object import decode_object
 from rota.core.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
-from rota.core.types.topic_facts import TopicFacts
-from rota.core.types.wire_format import MalformedMetadata
+from rota.core.types.topics import TopicFacts
+from rota.core.types.wire_format import MalformedMetadata, decode_object
 from rota.protocol.fencing_token import NO_TOKEN
 
 PROTOCOL_TYPE: Final = "permits"

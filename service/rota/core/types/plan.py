@@ -23,18 +23,18 @@ from rota.core.assignors import (
     strategy,
 )
 from rota.core.assignors.forecast import AnyShares, Forecast, Move, forecast, imbalance, least_moves, moves_between
-from rota.core.types.consumer import PROTOCOL_TYPE, MalformedMetadata
-from rota.core.types.consumer_server import (
+from rota.core.types.consumer import (
     PREFIX,
+    PROTOCOL_TYPE,
     assigned_partitions,
     assigns,
     group_subscription,
     unit_of,
     wants_topic,
 )
-from rota.core.types.json_object import by_topic
 from rota.core.types.plugin import Generation, JoinedWith
-from rota.core.types.topic_facts import TopicFacts
+from rota.core.types.topics import TopicFacts
+from rota.core.types.wire_format import MalformedMetadata, by_topic
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.messages import DescribeReply, TopicPartitions
 from rota.protocol.suggestions import shown, unknown

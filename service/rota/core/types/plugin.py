@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from dataclasses import dataclass, fields, replace
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar, cast
 
-from rota.core.types.topic_facts import TopicFacts
+from rota.core.types.topics import TopicFacts
+from rota.core.types.wire_format import MalformedMetadata
 from rota.protocol.fencing_token import NO_TOKEN
 
 Readable: TypeAlias = Mapping[str, Any]
@@ -163,3 +165,46 @@ class ProtocolType:
     server: ServerSide | None = None
     subscribes: Callable[[bytes, str], bool] | None = None
     units: Units | None = None
+
+
+# --- exceptions of plug-ins -----------------------------------------------------------------------
+
+# Reports exceptions of plug-ins' functions: the core catches them and goes on without an answer.
+
+
+Report: TypeAlias = Callable[[str, Exception], None]
+"""Gets the name of a function, such as `gamble.takes_away`, and its exception."""
+Part = TypeVar("Part", bound=ProtocolType | ServerSide | Succession | Units)
+
+
+def reporting(protocol_type: ProtocolType, report: Report) -> ProtocolType:
+    """The same type; each of its functions reports its exceptions, and raises them.
+
+    Not `MalformedMetadata`, by which a function says that a client's bytes are wrong.
+    """
+    return _reporting(protocol_type, protocol_type.name, report)
+
+
+def _reporting(part: Part, name: str, report: Report) -> Part:
+    changes: dict[str, Any] = {}
+    for each in fields(part):
+        value = getattr(part, each.name)
+        if isinstance(value, (ServerSide, Succession, Units)):
+            changes[each.name] = _reporting(value, name, report)
+        elif callable(value):
+            changes[each.name] = _reported(value, f"{name}.{each.name}", report)
+    return replace(part, **changes)
+
+
+def _reported(function: Callable[..., Any], name: str, report: Report) -> Callable[..., Any]:
+    @wraps(function)
+    def called(*arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except MalformedMetadata:
+            raise
+        except Exception as error:
+            report(name, error)
+            raise
+
+    return called

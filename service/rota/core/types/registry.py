@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
-from rota.core.types.consumer_server import CONSUMER
+from rota.core.types.consumer import CONSUMER
 from rota.core.types.leader import LEADER
 from rota.core.types.permits import PERMITS
-from rota.core.types.plugin import Generation, ProtocolType, Readable, ServerSide
-from rota.core.types.reporting import Report, reporting
+from rota.core.types.plugin import Generation, ProtocolType, Readable, Report, ServerSide, reporting
 from rota.core.types.wire_format import MalformedMetadata
-from rota.core.types.worker_server import WORKER
+from rota.core.types.worker import WORKER
 from rota.protocol.texts import shortened, storable
 
 ENTRY_POINT_GROUP: Final = "rota.protocol_types"

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 
 from rota.core.types import MalformedMetadata, consumer, leader, permits, worker
-from rota.core.types.consumer_server import units_of as partitions_of
-from rota.core.types.worker_server import units_of as work_of
+from rota.core.types.consumer import units_of as partitions_of
+from rota.core.types.worker import units_of as work_of
 from rota.pipeline.failures import PipelineFailed
 
 Decoder = Callable[[bytes], Iterable[str]]
