@@ -13,7 +13,16 @@ from dataclasses import dataclass
 
 from rota.core.group.records import AssignmentSynced, Trigger, UnitsQuarantined, UnitsSuspected
 from rota.core.group.state import COMPLETING_REBALANCE, STABLE, Fall, Group, Member, Result, TimerKind, record
-from rota.core.types import Generation, JoinedWith, ServerSide, describe_topics, server_side, units_of, without_units
+from rota.core.types import (
+    Generation,
+    JoinedWith,
+    ServerSide,
+    attempt,
+    describe_topics,
+    server_side,
+    units_of,
+    without_units,
+)
 from rota.protocol.causes import Cause
 from rota.protocol.defaults import QUARANTINE_WINDOW_MS
 from rota.protocol.fencing_token import NO_TOKEN
@@ -167,12 +176,7 @@ def begin_assigning(result: Result, group: Group, side: ServerSide) -> None:
 
 def _assign_at_once(side: ServerSide, group: Group) -> Mapping[str, bytes] | None:
     """None where the strategy needs topics, or fails."""
-    if side.wants_topic is not None:
-        return None
-    try:
-        return side.checked_assign(generation_of(group), {})
-    except Exception:
-        return None
+    return attempt(None, side.checked_assign, generation_of(group), {}) if side.wants_topic is None else None
 
 
 def ask_for_assignment(result: Result, group: Group) -> None:
@@ -209,10 +213,7 @@ def concerns_all(group: Group, former: bytes, metadata: bytes) -> bool:
 def again_at_ms(group: Group) -> int | None:
     """When a Stable group is to be assigned again, though nothing else happens; None where that is never."""
     side = server_side_of(group)
-    try:
-        return None if side is None or side.again_at_ms is None else side.again_at_ms(shares_of(group))
-    except Exception:  # A plug-in's function.
-        return None
+    return None if side is None or side.again_at_ms is None else attempt(None, side.again_at_ms, shares_of(group))
 
 
 def ask_again(result: Result, group: Group) -> None:
@@ -258,10 +259,7 @@ def promote_standbys(result: Result, group: Group, trigger: Trigger) -> bool:
     side = server_side_of(group)
     if group.state is not STABLE or side is None or side.promote is None:
         return False
-    try:
-        shares = side.promote(generation_of(group))
-    except Exception:  # A plug-in may fail in any way.
-        return False
+    shares = attempt(None, side.promote, generation_of(group))
     if shares is None:
         return False
     record_assignment(result, group, shares, resync=True, trigger=trigger)
@@ -285,10 +283,8 @@ def describe_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
     side = server_side_of(group)
     if side is None or side.describe is None:
         return ""
-    try:
-        return f": {side.describe(shares_of(group), assignments)}"
-    except Exception:
-        return ""
+    described = attempt(None, side.describe, shares_of(group), assignments)
+    return "" if described is None else f": {described}"
 
 
 def mark_synced(group: Group, member: Member) -> None:

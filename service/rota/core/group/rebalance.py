@@ -65,6 +65,7 @@ from rota.core.group.succession import (
     lacks_only_a_leader,
     watch_candidates,
 )
+from rota.core.types import attempt
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
@@ -204,10 +205,9 @@ def on_preempt_timer(result: Result, group: Group, at_ms: int) -> None:
     assert side is not None
     group.steps_down = None
     group.preempt_at_ms = None
-    try:
-        assignments = side.checked_assign(handing_over(group, due.member_id), {})
-    except Exception:  # A plug-in may fail in any way: its leader stays.
-        return
+    assignments = attempt(None, side.checked_assign, handing_over(group, due.member_id), {})
+    if assignments is None:
+        return  # The leader stays.
     reason = f"{due.reason}: it is asked to hand over to {due.member_id}"
     record_assignment(result, group, assignments, resync=True, trigger=Trigger(Cause.RESYNC, reason))
     release_heartbeats(result, group)

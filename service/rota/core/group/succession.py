@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from rota.core.group.assignment import generation_of, server_side_of
 from rota.core.group.state import STABLE, Group, Member, Ranked, Result, TimerKind
-from rota.core.types import Generation, JoinedWith, Succession, server_side
+from rota.core.types import Generation, JoinedWith, Succession, attempt, server_side
 from rota.protocol.fencing_token import fencing_token
 
 
@@ -51,12 +51,17 @@ def choose_leader(group: Group, protocol_name: str) -> str | None:
     former = group.members.get(leader_id)
     if former is not None and _says_no_work(succession, former, protocol_name) and not _knows_its_term(group, former):
         return leader_id
-    candidates = [_joined_with(member, protocol_name) for member in eligible]
+    candidates = [
+        JoinedWith(
+            each.member_id, each.image.group_instance_id, each.image.metadata_for(protocol_name), each.assignment
+        )
+        for each in eligible
+    ]
     return _elected(succession, candidates, leader_id) or leader_id or eligible[0].member_id
 
 
 def _says_no_work(succession: Succession, leader: Member, protocol_name: str) -> bool:
-    return _holding(succession, leader.image.metadata_for(protocol_name)) is False
+    return attempt(None, succession.holding, leader.image.metadata_for(protocol_name)) is False
 
 
 def _knows_its_term(group: Group, leader: Member) -> bool:
@@ -97,7 +102,7 @@ def watch_candidates(result: Result, group: Group) -> None:
     name, now_ms, known = group.protocol_name or "", result.now_ms, group.ranked
     ranked: dict[str, Ranked] = {}
     for member in group.members.values():
-        priority = _priority(succession, member.image.metadata_for(name))
+        priority = attempt(0, lambda said: int(succession.priority(said)), member.image.metadata_for(name))
         former = known.get(member.member_id)
         kept = former is not None and former.priority == priority
         ranked[member.member_id] = former if former is not None and kept else Ranked(priority, now_ms)
@@ -124,13 +129,9 @@ def due_preemption(group: Group, now_ms: int | None = None) -> Preemption | None
     wish = group.steps_down
     if wish is not None and wish.member_id == leader_id and (heir_id := _heir_of(group, succession)):
         return Preemption(heir_id, _unfrozen(group, wish.at_ms), wish.reason)
-    members = generation_of(group).members
-    try:
-        if succession.successor(group.members[leader_id].assignment):
-            return None  # It is asked already.
-        wanted = succession.challengers(members, leader_id)
-    except Exception:  # A plug-in may fail in any way: its leaders stay then.
-        return None
+    if attempt("unknown", succession.successor, group.members[leader_id].assignment):
+        return None  # It is asked already, or the type cannot say.
+    wanted = attempt({}, succession.challengers, generation_of(group).members, leader_id)
     leads_since_ms = max(group.ranked[leader_id].since_ms, group.reigns[1])
     found: list[Preemption] = []
     for member_id, hold_ms in wanted.items():
@@ -156,10 +157,7 @@ def successor_of(group: Group, metadata: bytes, known_generation_id: int) -> str
         for each in generation_of(group).members
     ]
     elected = _elected(succession, members, leader.member_id)
-    try:
-        return elected if succession.successor(leader.assignment) and elected != leader.member_id else ""
-    except Exception:
-        return ""
+    return elected if attempt("", succession.successor, leader.assignment) and elected != leader.member_id else ""
 
 
 def _unfrozen(group: Group, at_ms: int) -> int:
@@ -172,7 +170,7 @@ def can_hand_over(group: Group, leader_id: str) -> bool:
     succession, leader = succession_of(group), group.members.get(leader_id)
     if succession is None or leader is None:
         return False
-    return _holding(succession, leader.image.metadata_for(group.protocol_name or "")) is not None
+    return attempt(None, succession.holding, leader.image.metadata_for(group.protocol_name or "")) is not None
 
 
 def _heir_of(group: Group, succession: Succession) -> str:
@@ -205,29 +203,7 @@ def _succession(group: Group, protocol_name: str) -> Succession | None:
     return None if side is None else side.succession
 
 
-def _joined_with(member: Member, protocol_name: str) -> JoinedWith:
-    image = member.image
-    return JoinedWith(image.member_id, image.group_instance_id, image.metadata_for(protocol_name), member.assignment)
-
-
 def _elected(succession: Succession, members: list[JoinedWith], leader_id: str) -> str:
     """Empty where a plug-in fails, or names a member that is not among these."""
-    try:
-        elected = succession.elect(members, leader_id)
-    except Exception:
-        return ""
+    elected = attempt("", succession.elect, members, leader_id)
     return elected if any(member.member_id == elected for member in members) else ""
-
-
-def _holding(succession: Succession, metadata: bytes) -> bool | None:
-    try:
-        return succession.holding(metadata)
-    except Exception:
-        return None
-
-
-def _priority(succession: Succession, metadata: bytes) -> int:
-    try:
-        return int(succession.priority(metadata))
-    except Exception:
-        return 0

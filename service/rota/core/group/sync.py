@@ -33,6 +33,7 @@ from rota.core.group.sessions import (
 )
 from rota.core.group.state import Group, GroupState, Member, Result, record
 from rota.core.group.succession import note_fetched, watch_candidates
+from rota.core.types import attempt
 from rota.protocol.causes import MEMBER_ENDS, Cause
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import SyncGroup, SyncReply
@@ -236,7 +237,4 @@ def _reassigns(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> T
 
 def _takes_away(group: Group, job: AssignmentJob, assignments: Mapping[str, bytes]) -> bool:
     """Whether a member would lose something. True where a plug-in's function raises: a rebalance is always safe."""
-    try:
-        return job.side.takes_away(shares_of(group), assignments)
-    except Exception:
-        return True
+    return attempt(True, job.side.takes_away, shares_of(group), assignments)

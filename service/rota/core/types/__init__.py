@@ -11,6 +11,7 @@ from rota.core.types.plugin import (
     ServerSide,
     Succession,
     Units,
+    attempt,
 )
 from rota.core.types.registry import (
     ENTRY_POINT_GROUP,
@@ -45,6 +46,7 @@ __all__ = [
     "Succession",
     "TopicFacts",
     "Units",
+    "attempt",
     "describe_topics",
     "has_units",
     "protocol_types",

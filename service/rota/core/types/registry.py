@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
 from rota.core.types.consumer import CONSUMER
 from rota.core.types.leader import LEADER
 from rota.core.types.permits import PERMITS
-from rota.core.types.plugin import Generation, ProtocolType, Readable, Report, ServerSide, reporting
+from rota.core.types.plugin import Generation, ProtocolType, Readable, Report, ServerSide, attempt, reporting
 from rota.core.types.wire_format import MalformedMetadata
 from rota.core.types.worker import WORKER
 from rota.protocol.texts import shortened, storable
@@ -60,10 +60,7 @@ def server_side(protocol_type: str, protocol_name: str) -> ServerSide | None:
     """How the coordinator assigns for this protocol, None where members do it."""
     known = _TYPES.get(protocol_type)
     side = None if known is None else known.server
-    try:
-        return side if side is not None and side.assigns(protocol_name) else None
-    except Exception:  # A plug-in may raise for a name that a client has made up.
-        return None
+    return side if side is not None and attempt(False, side.assigns, protocol_name) else None
 
 
 def why_not_assigned(protocol_type: str, protocol_name: str, metadata: bytes) -> str:
@@ -88,13 +85,8 @@ def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | N
     any exception for these).
     """
     known = _TYPES.get(protocol_type)
-    if known is None or known.topics_of is None:
-        return None
-    try:
-        topics = known.topics_of(metadata)
-        return None if topics is None else frozenset(topics)
-    except Exception:
-        return None
+    topics = None if known is None or known.topics_of is None else attempt(None, known.topics_of, metadata)
+    return None if topics is None else attempt(None, frozenset[str], topics)
 
 
 def subscribes(protocol_type: str, metadata: bytes, topic: str) -> bool | None:
@@ -106,21 +98,14 @@ def subscribes(protocol_type: str, metadata: bytes, topic: str) -> bool | None:
     if known is None or known.subscribes is None:
         topics = subscribed_topics(protocol_type, metadata)
         return None if topics is None else topic in topics
-    try:
-        return bool(known.subscribes(metadata, topic))
-    except Exception:  # As in `subscribed_topics`.
-        return None
+    return attempt(None, known.subscribes, metadata, topic)
 
 
 def describe_topics(protocol_type: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
     """What new shares of members say of topics that have changed; empty where the type says nothing."""
     known = _TYPES.get(protocol_type)
-    side = None if known is None else known.server
-    try:
-        described = side.describe_topics(before, after) if side is not None and side.describe_topics is not None else ""
-        return shortened(described)
-    except Exception:  # A plug-in's function, or bytes that it cannot read.
-        return ""
+    describe = None if known is None or known.server is None else known.server.describe_topics
+    return "" if describe is None else attempt("", lambda: shortened(describe(before, after)))
 
 
 def has_units(protocol_type: str) -> bool:
@@ -132,43 +117,34 @@ def has_units(protocol_type: str) -> bool:
 def units_of(protocol_type: str, assignment: bytes) -> frozenset[str]:
     """The units of work in a share; none where the type has no units, or cannot read the bytes."""
     known = _TYPES.get(protocol_type)
-    if known is None or known.units is None or not assignment:
-        return frozenset()
-    try:
-        return frozenset(map(storable, known.units.of(assignment)))
-    except Exception:  # As in `subscribed_topics`.
-        return frozenset()
+    of = None if known is None or known.units is None or not assignment else known.units.of
+    return frozenset() if of is None else attempt(frozenset(), lambda: frozenset(map(storable, of(assignment))))
 
 
 def without_units(protocol_type: str, assignment: bytes, units: frozenset[str]) -> bytes:
-    """A share less these units; the very same bytes where it has none of them."""
+    """A share less these units: the same bytes if it has none of them, no bytes if a plug-in cannot write them."""
     known = _TYPES.get(protocol_type)
     if known is None or known.units is None or units.isdisjoint(units_of(protocol_type, assignment)):
         return assignment
-    try:
-        return known.units.without(assignment, units)
-    except Exception:  # A plug-in that can read its bytes, and not write them: it leaves the member with nothing.
-        return b""
+    return attempt(b"", known.units.without, assignment, units)
 
 
 def topics_debounce_ms(side: ServerSide, generation: Generation) -> int:
     """For how long changes of topics collect before this generation is assigned anew; 0 where the function raises."""
-    try:
-        return 0 if side.topics_debounce_ms is None else max(0, int(side.topics_debounce_ms(generation)))
-    except Exception:
-        return 0
+    debounce_ms = side.topics_debounce_ms
+    return 0 if debounce_ms is None else attempt(0, lambda: max(0, int(debounce_ms(generation))))
 
 
 def readable_metadata(protocol_type: str, metadata: bytes) -> Readable | None:
     """Metadata for people; None for a type that is not known and for bytes that it cannot read."""
     known = _TYPES.get(protocol_type)
-    return None if known is None else _read(known.read_metadata, metadata)
+    return None if known is None else attempt(None, known.read_metadata, metadata)
 
 
 def readable_assignment(protocol_type: str, assignment: bytes) -> Readable | None:
     """An assignment for people; None for a type that is not known and for bytes that it cannot read."""
     known = _TYPES.get(protocol_type)
-    return None if known is None else _read(known.read_assignment, assignment)
+    return None if known is None else attempt(None, known.read_assignment, assignment)
 
 
 def decoded(readable: Readable | None) -> dict[str, Any] | None:
@@ -181,14 +157,6 @@ def decoded(readable: Readable | None) -> dict[str, Any] | None:
     except (TypeError, ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _read(read: Callable[[bytes], Readable], data: bytes) -> Readable | None:
-    try:
-        return read(data)
-    except Exception:
-        # A decoder of another package may fail in any way; nothing but the reading depends on it.
-        return None
 
 
 def _plain(value: object) -> object:
