@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from docs.api_reference import body_of, dump_openapi, grpc_rows, http_rows
@@ -152,12 +152,11 @@ def settings() -> str:
 
 
 def _budgets() -> Iterator[tuple[str, str, str, str]]:
-    from rota.core.access.budgets import BUDGETS
+    from rota.core.access.budgets import BUDGETS, Budgets
 
-    for budget in fields(BUDGETS):
-        share, name = getattr(BUDGETS, budget.name), f"ROTA_BUDGETS__{budget.name.upper()}"
-        variables = f"`{name}__PER_SOURCE`, `{name}__IN_ALL`"
-        yield variables, f"{share.per_source}, {share.in_all}", budget.metadata["what"], budget.metadata["then"]
+    for field, hint in get_type_hints(Budgets, include_extras=True).items():
+        share, name, (what, then) = getattr(BUDGETS, field), f"ROTA_BUDGETS__{field.upper()}", hint.__metadata__
+        yield f"`{name}__PER_SOURCE`, `{name}__IN_ALL`", f"{share.per_source}, {share.in_all}", what, then
 
 
 def _default_of(name: str, field: Any) -> str:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Annotated
 
 MIB = 1024 * 1024
 
@@ -20,66 +21,44 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Budgets:
-    """What one server process grants. Where a budget is used up, the metadata of each field says what happens."""
+    """What one server process grants. The annotations say what each counts, and what happens if it is used up."""
 
-    silent_connections: Share = field(
-        default=Share(512, 2_048),
-        metadata={
-            "what": "HTTP and HTTPS connections on which no request has come yet, for 10 s each",
-            "then": "the oldest one is closed, unless it is less than a second old",
-        },
+    silent_connections: Annotated[
+        Share,
+        "HTTP and HTTPS connections on which no request has come yet, for 10 s each",
+        "the oldest one is closed, unless it is less than a second old",
+    ] = Share(512, 2_048)
+    handshakes: Annotated[
+        Share,
+        "TLS handshakes over HTTPS that are under way, for 5 s each; "
+        "of one source also connections to the port for peers that have not proven themselves, for 10 s each",
+        "the connection of the oldest one is closed",
+    ] = Share(64, 256)
+    unfinished_bodies: Annotated[Share, "bytes of HTTP bodies that have not arrived in full", "429 `THROTTLED`"] = (
+        Share(64 * MIB, 128 * MIB)
     )
-    handshakes: Share = field(
-        default=Share(64, 256),
-        metadata={
-            "what": "TLS handshakes over HTTPS that are under way, for 5 s each; "
-            "of one source also connections to the port for peers that have not proven themselves, for 10 s each",
-            "then": "the connection of the oldest one is closed",
-        },
-    )
-    unfinished_bodies: Share = field(
-        default=Share(64 * MIB, 128 * MIB),
-        metadata={"what": "bytes of HTTP bodies that have not arrived in full", "then": "429 `THROTTLED`"},
-    )
-    unfinished_messages: Share = field(
-        default=Share(6, 16),
-        metadata={
-            "what": "gRPC messages that are received now; each may take `limits.request_max_bytes`",
-            "then": "an rpc waits for its turn; messages that take over 2 s are refused with THROTTLED",
-        },
-    )
-    unproven_messages: Share = field(
-        default=Share(2, 6),
-        metadata={
-            "what": "the same of callers without credentials, where there are rules",
-            "then": "as above",
-        },
-    )
-    waiting_rpcs: Share = field(
-        default=Share(1_000, 4_000),
-        metadata={
-            "what": "rpcs that wait for that turn, each with up to 16 KiB received; the same for open health watches",
-            "then": "THROTTLED",
-        },
-    )
-    token_reviews: Share = field(
-        default=Share(4, 16),
-        metadata={
-            "what": "TokenReviews that a Kubernetes API server is asked for at a time",
-            "then": "429 `THROTTLED`",
-        },
-    )
-    token_reviews_per_s: Share = field(
-        default=Share(5, 20),
-        metadata={"what": "TokenReviews that are begun in a second", "then": "429 `THROTTLED`"},
-    )
-    log_lines_per_s: Share = field(
-        default=Share(5, 20),
-        metadata={
-            "what": "log lines about refused callers in a second",
-            "then": "the line is left out, and `left_out` of the next one counts it",
-        },
-    )
+    unfinished_messages: Annotated[
+        Share,
+        "gRPC messages that are received now; each may take `limits.request_max_bytes`",
+        "an rpc waits for its turn; messages that take over 2 s are refused with THROTTLED",
+    ] = Share(6, 16)
+    unproven_messages: Annotated[
+        Share, "the same of callers without credentials, where there are rules", "as above"
+    ] = Share(2, 6)
+    waiting_rpcs: Annotated[
+        Share,
+        "rpcs that wait for that turn, each with up to 16 KiB received; the same for open health watches",
+        "THROTTLED",
+    ] = Share(1_000, 4_000)
+    token_reviews: Annotated[
+        Share, "TokenReviews that a Kubernetes API server is asked for at a time", "429 `THROTTLED`"
+    ] = Share(4, 16)
+    token_reviews_per_s: Annotated[Share, "TokenReviews that are begun in a second", "429 `THROTTLED`"] = Share(5, 20)
+    log_lines_per_s: Annotated[
+        Share,
+        "log lines about refused callers in a second",
+        "the line is left out, and `left_out` of the next one counts it",
+    ] = Share(5, 20)
 
 
 class Places:

@@ -30,10 +30,6 @@ from rota.core.assignors.sticky import Prefer, cooperative_sticky, sticky
 
 
 Rules: TypeAlias = "tuple[Rule, ...]"
-AssignBy: TypeAlias = Callable[
-    [str, Mapping[str, int], Sequence[MemberSubscription], PartitionRacks | None, PartitionWeights | None], Shares
-]
-
 _PATTERN_END = "*"
 
 
@@ -55,31 +51,37 @@ def by_topic(
     partition_racks: PartitionRacks | None = None,
     *,
     rules: Rules,
-    assign_by: AssignBy,
     partition_weights: PartitionWeights | None = None,
+    cooperative: bool = False,
 ) -> Shares:
     """Assign the topics of each rule by its strategy, which sees these topics alone.
 
     The first rule that matches a topic counts. Rules of one strategy are assigned together: topics that
     `copartitioned` shall keep side by side may be named by several. A topic that no rule matches has no member.
+    `cooperative`: a partition that moves has no member until its holder gave it up.
     """
     topics_by: dict[str, set[str]] = {}
     for topic in partitions_per_topic:
         if found := next((rule for rule in rules if rule.matches(topic)), None):
             topics_by.setdefault(found.strategy, set()).add(topic)
     shares: Shares = {member.member_id: [] for member in members}
-    for strategy in sorted(topics_by):
-        topics = topics_by[strategy]
-        narrowed = [_narrowed(member, topics) for member in members]
+    for name in sorted(topics_by):
+        topics = topics_by[name]
         counts = {topic: partitions_per_topic[topic] for topic in topics}
-        for member_id, share in assign_by(strategy, counts, narrowed, partition_racks, partition_weights).items():
+        narrowed = [
+            replace(
+                member,
+                topics=[topic for topic in member.topics if topic in topics],
+                owned_partitions=[place for place in member.owned_partitions if place.topic in topics],
+            )
+            for member in members
+        ]
+        assigned = assign(name, counts, narrowed, partition_racks, partition_weights)
+        if cooperative and not strategy(name).cooperative:
+            assigned = withheld(counts, narrowed, assigned)
+        for member_id, share in assigned.items():
             shares[member_id] += share
     return shares
-
-
-def _narrowed(member: MemberSubscription, topics: set[str]) -> MemberSubscription:
-    owned = [place for place in member.owned_partitions if place.topic in topics]
-    return replace(member, topics=[topic for topic in member.topics if topic in topics], owned_partitions=owned)
 
 
 # --- all strategies -------------------------------------------------------------------------------
@@ -99,7 +101,8 @@ _BETWEEN_RULES = re.compile(r",(?![^()]*\))")
 class Strategy:
     """An assignor as it is registered: its options by name, each with what reads its text."""
 
-    function: Callable[..., Shares]
+    function: Callable[..., Shares] | None = None
+    """None for the user's own."""
     options: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
     weighs: bool = False
     """It takes the partitions' weights."""
@@ -125,31 +128,6 @@ def _at_least(least: int) -> Callable[[str], int]:
     return read
 
 
-def _assign_by_name(
-    name: str,
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None,
-    partition_weights: PartitionWeights | None,
-) -> Shares:
-    return assign(name, partitions_per_topic, members, partition_racks, partition_weights)
-
-
-def _assign_and_withhold(
-    name: str,
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None,
-    partition_weights: PartitionWeights | None,
-) -> Shares:
-    """Assign by a strategy; a partition that moves has no member until its holder gave it up."""
-    shares = assign(name, partitions_per_topic, members, partition_racks, partition_weights)
-    return shares if strategy(name).cooperative else withheld(partitions_per_topic, members, shares)
-
-
-_RULES = partial(by_topic, assign_by=_assign_by_name)
-_COOPERATIVE_RULES = partial(by_topic, assign_by=_assign_and_withhold)
-
 _BUILT_IN: Mapping[str, Strategy] = MappingProxyType(
     {
         "range": Strategy(range_assignor),
@@ -163,9 +141,9 @@ _BUILT_IN: Mapping[str, Strategy] = MappingProxyType(
         ),
         "rack-aware": Strategy(rack_aware, remembers=True),
         "weighted": Strategy(weighted, {"max_moves": _at_least(0)}, weighs=True, remembers=True),
-        "by-topic": Strategy(_RULES, weighs=True, remembers=True, has_rules=True),
+        "by-topic": Strategy(by_topic, weighs=True, remembers=True, has_rules=True),
         "cooperative-by-topic": Strategy(
-            _COOPERATIVE_RULES, weighs=True, remembers=True, cooperative=True, has_rules=True
+            partial(by_topic, cooperative=True), weighs=True, remembers=True, cooperative=True, has_rules=True
         ),
     }
 )
@@ -191,7 +169,6 @@ def register_strategy(own: PartitionStrategy) -> None:
     if known is not None and known.own is not own:
         raise BrokenStrategy(f"there is a strategy {own.name!r} already")
     _KNOWN[own.name] = Strategy(
-        partial(_shares_of, own),
         remembers=True,
         weighs=True,
         cooperative=own.cooperative,
@@ -232,17 +209,6 @@ def _fault_of(own: PartitionStrategy) -> str:
     return ""
 
 
-def _shares_of(
-    own: PartitionStrategy,
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,
-    partition_weights: PartitionWeights | None = None,
-) -> Shares:
-    group = GroupSubscription(partitions_per_topic, members, partition_racks or {}, partition_weights or {})
-    return {member_id: list(share) for member_id, share in own_assignment(own, group).shares.items()}
-
-
 class UnknownAssignor(ValueError):
     """No assignor has that name, or not that option; the message lists those that exist."""
 
@@ -264,36 +230,35 @@ def assign(
     `cooperative-sticky` withholds what another member must give up first: the group rebalances once more after that.
     Racks, where they are given, are used by `rack-aware`, `range` and the sticky ones, weights by `weighted`.
     """
-    _check_ids(members)
-    found, options = _parsed(name)
-    if found.weighs:
-        options = {**options, "partition_weights": partition_weights}
-    return found.function(partitions_per_topic, members, partition_racks, **options)
+    group = GroupSubscription(partitions_per_topic, members, partition_racks or {}, partition_weights or {})
+    return {member_id: list(share) for member_id, share in _assigned(name, group).shares.items()}
 
 
 def assign_group(name: str, group: GroupSubscription) -> GroupAssignment:
-    """As `assign`, with the user data of strategies of the user's own, the generation that it is for, and roles."""
-    found = strategy(name)
-    if found.own is None:
-        arguments = (group.partitions_per_topic, group.members, group.partition_racks, group.partition_weights)
-        assigned = GroupAssignment(assign(name, *arguments))
-    else:
-        _check_ids(group.members)
-        assigned = own_assignment(found.own, group)
+    """The assignment as `assign` makes it, with user data of strategies of the user's own, and the roles of copies."""
+    assigned = _assigned(name, group)
     if not has_copies(name):
         return assigned
-    return replace(assigned, active=active_copies(group.members, assigned.shares, withholds=found.cooperative))
+    active = active_copies(group.members, assigned.shares, withholds=strategy(name).cooperative)
+    return replace(assigned, active=active)
+
+
+def _assigned(name: str, group: GroupSubscription) -> GroupAssignment:
+    if len({member.member_id for member in group.members}) != len(group.members):
+        raise ValueError("two members have the same member_id")
+    found, options = _parsed(name)
+    if found.own is not None:
+        return own_assignment(found.own, group)
+    assert found.function is not None
+    if found.weighs:
+        options = {**options, "partition_weights": group.partition_weights}
+    return GroupAssignment(found.function(group.partitions_per_topic, group.members, group.partition_racks, **options))
 
 
 def has_copies(name: str) -> bool:
     """Whether the strategy assigns a partition to several members, by a rule of it for example."""
     found, options = _parsed(name)
     return found.copies or any(strategy(rule.strategy).copies for rule in options.get("rules", ()))
-
-
-def _check_ids(members: Sequence[MemberSubscription]) -> None:
-    if len({member.member_id for member in members}) != len(members):
-        raise ValueError("two members have the same member_id")
 
 
 @lru_cache(maxsize=256)

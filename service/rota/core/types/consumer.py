@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -37,6 +36,7 @@ from rota.core.types.wire_format import (
     by_topic,
     capacity_in,
     decode_object,
+    encode_object,
     encode_user_data,
     names_in,
     own_user_data,
@@ -260,13 +260,13 @@ def encode_plain_assignment(
         values["active"] = by_topic(active)
     if user_data is not None:
         values["user_data"] = user_data_values(user_data)
-    return json.dumps(values, separators=(",", ":")).encode()
+    return encode_object(values)
 
 
 def with_partitions(assignment: bytes, partitions: Sequence[TopicPartition]) -> bytes:
     """The assignment with other partitions; whatever else it says stays."""
     values = {**decode_object(assignment), "topics": by_topic(partitions)}
-    return json.dumps(values, separators=(",", ":")).encode()
+    return encode_object(values)
 
 
 def decode_plain_assignment(data: bytes) -> tuple[TopicPartition, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from rota.core.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, Succession
@@ -157,23 +157,11 @@ def _read(metadata: bytes) -> Candidate:
 
 
 def _read_candidate(metadata: bytes) -> Readable:
-    candidate = decode_candidate(metadata)
-    return {
-        "endpoint": candidate.endpoint,
-        "priority": candidate.priority,
-        "preempt_after_ms": candidate.preempt_after_ms,
-        "holding": candidate.holding,
-    }
+    return asdict(decode_candidate(metadata))
 
 
 def _read_election(assignment: bytes) -> Readable:
-    election = decode_election(assignment)
-    return {
-        "leader_id": election.leader_id,
-        "token": election.token,
-        "endpoint": election.endpoint,
-        "successor_id": election.successor_id,
-    }
+    return asdict(decode_election(assignment))
 
 
 def _encoded(**values: Any) -> bytes:

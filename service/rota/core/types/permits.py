@@ -6,14 +6,13 @@ member: no rebalance takes a permit away. One that is free goes to the member th
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, Final
+from dataclasses import asdict, dataclass, replace
+from typing import Final
 
 from rota.core.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
 from rota.core.types.topics import TopicFacts
-from rota.core.types.wire_format import MalformedMetadata, decode_object
+from rota.core.types.wire_format import MalformedMetadata, decode_object, encode_object
 from rota.protocol.fencing_token import NO_TOKEN
 
 PROTOCOL_TYPE: Final = "permits"
@@ -50,7 +49,7 @@ class PermitShare:
 
 
 def encode_wish(wish: Wish) -> bytes:
-    return _encoded(permits=wish.permits)
+    return encode_object(asdict(wish))
 
 
 def decode_wish(metadata: bytes) -> Wish:
@@ -62,14 +61,7 @@ def decode_wish(metadata: bytes) -> Wish:
 
 
 def encode_share(share: PermitShare) -> bytes:
-    return _encoded(
-        permit=share.permit,
-        token=share.token,
-        of=share.of,
-        place=share.place,
-        generation_id=share.generation_id,
-        member_id=share.member_id,
-    )
+    return encode_object(asdict(share))
 
 
 def decode_share(assignment: bytes) -> PermitShare:
@@ -169,16 +161,12 @@ def _token_in(share: bytes) -> int:
 
 
 def _read_wish(metadata: bytes) -> Readable:
-    return {"permits": decode_wish(metadata).permits}
+    return asdict(decode_wish(metadata))
 
 
 def _read_share(assignment: bytes) -> Readable:
     share = decode_share(assignment)
     return {"permit": share.permit, "token": share.token, "of": share.of, "place": share.place}
-
-
-def _encoded(**values: Any) -> bytes:
-    return json.dumps(values, separators=(",", ":")).encode()
 
 
 PERMITS: Final = ProtocolType(

@@ -133,6 +133,11 @@ def decode_object(data: bytes) -> dict[str, Any]:
     return values
 
 
+def encode_object(values: Mapping[str, Any]) -> bytes:
+    """The JSON text without spaces."""
+    return json.dumps(values, separators=(",", ":")).encode()
+
+
 def names_in(values: Mapping[str, Any], key: str, default: object = ()) -> tuple[str, ...]:
     """The list of names under this key; raises `MalformedMetadata` for anything else."""
     names = values.get(key, default)

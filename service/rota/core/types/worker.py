@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +11,7 @@ from rota.core.assignors.work import CONNECTOR, HeldBack, Memory, Worker, WorkIt
 from rota.core.types.plugin import Departed, Generation, JoinedWith, ProtocolType, Readable, ServerSide, Units
 from rota.core.types.topics import TopicFacts, WantedTopics, describe_changes, topic_matcher
 from rota.core.types.topics import topic_regex as check_regex
-from rota.core.types.wire_format import MalformedMetadata, decode_object, names_in, topics_debounce_in
+from rota.core.types.wire_format import MalformedMetadata, decode_object, encode_object, names_in, topics_debounce_in
 from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.limits import MAX_DELAY_MS
 
@@ -177,7 +176,7 @@ def work_in(by_connector: object) -> tuple[WorkItem, ...]:
 
 
 def encoded(**values: Any) -> bytes:
-    return json.dumps({"version": VERSION, **values}, separators=(",", ":")).encode()
+    return encode_object({"version": VERSION, **values})
 
 
 def decoded(data: bytes) -> dict[str, Any]:
