@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tests.model.specification import Bounds
-from tests.model.trace import played, replay, replayable
+from tests.model.trace import played, replay
 from tests.support.tlc import Verdict, check
 
 SMALL = {
@@ -59,7 +59,7 @@ def _report(name: str, module: str, configuration: str) -> bool:
 
 def _replay(seeds: range) -> int:
     worlds = [played(seed) for seed in seeds]
-    verdicts = [replay(world, group) for world in worlds for group in replayable(world)]
+    verdicts = [replay(world, group) for world in worlds for group in world.groups]
     events = sum(verdict.depth - 1 for verdict in verdicts)
     print(f"{len(verdicts)} groups of {len(worlds)} simulated worlds: {events:,} events follow the rules", flush=True)
     return sum(map(_shown, verdicts))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.trace import played, replay, replayable, written
+from tests.model.trace import played, replay, written
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_values_are_written_in_tla(value: object, text: str) -> None:
 def test_simulated_world_is_a_behaviour_of_the_model(seed: int) -> None:
     world = played(seed)
 
-    for group in replayable(world):
+    for group in world.groups:
         verdict = replay(world, group)
         assert verdict.violated == "", verdict.output
         assert verdict.depth > 100
@@ -49,6 +49,6 @@ def test_simulated_world_is_a_behaviour_of_the_model(seed: int) -> None:
 def test_bug_in_the_simulated_service_breaks_its_rule(mutant: str, seed: int, rule: str) -> None:
     world = played(seed, mutant=mutant)
 
-    verdicts = [replay(world, group, rule) for group in replayable(world)]
+    verdicts = [replay(world, group, rule) for group in world.groups]
 
     assert rule in [verdict.violated for verdict in verdicts], [verdict.output for verdict in verdicts]

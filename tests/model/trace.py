@@ -239,11 +239,6 @@ def replay(world: World, group: GroupKey, *rules: str) -> Verdict:
     return check("Trace", trace_configuration(*rules), {"TraceEvents": module_of(events)})
 
 
-def replayable(world: World) -> list[GroupKey]:
-    """Groups with plain lists as assignments: not those in which the server assigns, nor elections."""
-    return [group for group in world.groups if group not in world.served | world.elected]
-
-
 def played(seed: int, profile: Profile | None = None, mutant: str | None = None) -> World:
     """The world of a seed, after its run."""
     with MUTANTS[mutant]() if mutant else nullcontext():
@@ -260,7 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mutant", choices=sorted(MUTANTS), help="plant this bug of tests/simulation/mutants.py first")
     options = parser.parse_args(argv)
     world = played(options.seed, PROFILES.get(options.profile or ""), options.mutant)
-    verdicts = {group: replay(world, group) for group in replayable(world)}
+    verdicts = {group: replay(world, group) for group in world.groups}
     for (_, group_id), verdict in verdicts.items():
         print(f"{group_id}: {verdict.depth} states, {verdict.violated or f'all {len(JOURNAL_RULES)} rules hold'}")
         if verdict.violated:

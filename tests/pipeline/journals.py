@@ -38,13 +38,8 @@ SIMULATED = {"consumer": simulated_units, "worker": simulated_units}
 DECODER = ",".join(f"{type_}={__name__}:simulated_units" for type_ in SIMULATED)
 
 
-class _WithoutElections(World):
-    """The oracle counts moves of partitions and knows no candidates, nor what a freeze holds back; `rota simulate` has
-    elections for the audit.
-    """
-
-    def _has_election(self) -> bool:
-        return False
+class _WithoutFreezes(World):
+    """The oracle counts moves of partitions, and does not know what a freeze holds back."""
 
     def _parts(self, profile: Profile) -> Parts:
         parts = super()._parts(profile)
@@ -54,7 +49,7 @@ class _WithoutElections(World):
 @cache
 def simulated(seed: int, profile: str = "faults") -> tuple[Line, ...]:
     """The journal of a faulty world, shard by shard."""
-    world = _WithoutElections(seed, replace(PROFILES[profile], shards=2, safety_ms=20_000))
+    world = _WithoutFreezes(seed, replace(PROFILES[profile], shards=2, safety_ms=20_000))
     history = world.run()
     assert not history.violations, history.violations
     lines = []

@@ -158,7 +158,7 @@ def _cause(line: Line, moment: list[Line], found: Seen) -> str:
         return "static_member_returned"
     if last in ("", "member_updated") and found.state == STABLE and json.loads(line.payload)["by"] == found.leader_id:
         # A leader that joins again as it was has no line of its own, nor has one that assigns to a member that is gone.
-        if "assigned to" in line.reason:
+        if "assigned to" in line.reason or "may not know of its first assignment" in line.reason:
             return "assignment_outdated"
         return "topics_changed" if "; client reason: the topics changed" in line.reason else "leader_rejoined"
     if last == "member_expired":

@@ -134,8 +134,6 @@ class History:
     stalls: list[Stall] = field(default_factory=list)
     limits: Limits | None = None
     """What the coordinators were configured with; None where that is not known."""
-    cooperative: frozenset[GroupKey] = frozenset()
-    """Groups that reach an assignment in several rebalances, one after the other."""
     epochs: list[tuple[int, int, str, int]] = field(default_factory=list)
     """Every acquisition of a shard: shard, epoch, replica, time."""
     unknown_appends: list[tuple[int, int, int]] = field(default_factory=list)

@@ -148,8 +148,6 @@ def check_no_spurious_rebalance(scan: Scan) -> Iterator[str]:
         at_rest: set[GroupKey] = set()
         for line in lines:
             group, record = (line.entry.namespace, line.entry.group_id), line.entry.record
-            if group in scan.history.cooperative:
-                continue
             if isinstance(record, r.AssignmentSynced):
                 at_rest.add(group)
             elif isinstance(record, r.RebalanceStarted):

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 from rota.core.group import records as r
 from rota.core.group.records import has_cause, wrong_cause
-from rota.core.types import server_side
-from rota.core.types.leader import PROTOCOL_TYPE as LEADER_TYPE
 from rota.protocol.messages import CommitOffsets
 from tests.simulation.beside_checks import EMPTIED, check_limits, check_step_down, check_taken_in, is_of_user
 from tests.simulation.history import Landed
 from tests.simulation.ledger import GroupAccount
 from tests.simulation.maintenance_checks import check_freeze, check_hysteresis, check_permission, check_succession
 from tests.simulation.scan import Scan
-from tests.simulation.served import places_in
 
 
 def check_generations(_scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:
@@ -58,9 +55,7 @@ def check_assignment(scan: Scan, account: GroupAccount, line: Landed) -> Iterato
     if not isinstance(record, r.AssignmentSynced):
         return
     sent_for = record.generation_id - 1 if record.resync else record.generation_id
-    # A static leader that came back has a token of its own, and the shares of an election bring that.
-    is_renewed = account.protocol_type == LEADER_TYPE and account.leader_id in account.numbers
-    due_in = "Stable" if record.resync or is_renewed else "CompletingRebalance"
+    due_in = "Stable" if record.resync else "CompletingRebalance"
     if sent_for != account.generation_id or account.state != due_in:
         yield f"S6 {key[1]}: assignment for {sent_for} in {account.state}, generation {account.generation_id}"
     given = dict(record.assignments)
@@ -68,26 +63,16 @@ def check_assignment(scan: Scan, account: GroupAccount, line: Landed) -> Iterato
         yield f"S6 {key[1]}: generation {record.generation_id} has the assignment of the one before"
     if record.leader_id != account.leader_id:
         yield f"S6 {key[1]}: assignment from {record.leader_id}, leader is {account.leader_id}"
-    by_server = server_side(account.protocol_type, account.protocol_name) is not None
     sent = [payload for payload in scan.payloads.get((key, sent_for), ()) if payload.member_id == record.leader_id]
-    if not by_server and not any(all(dict(p.assignments).get(m) == a for m, a in given.items()) for p in sent):
+    if not any(all(dict(p.assignments).get(m) == a for m, a in given.items()) for p in sent):
         yield f"S5 {key[1]}: the assignment of {record.generation_id} is not one that its leader sent"
     # A static member that had nothing may come back between two assignments without its leader's knowing.
     left_out = [m for m in account.members if m not in given and not (record.resync and not account.assignments.get(m))]
     if left_out:
         yield f"S16 {key[1]}: assignment for {list(given)}, {left_out} are members, too"
-    partitions = [each for share in given.values() for each in _partitions(share, account)]
+    partitions = [number for share in given.values() for number in share.split(b",") if number]
     if len(partitions) != len(set(partitions)):
         yield f"S7a {key[1]}: a partition is assigned twice in {record.generation_id}"
-
-
-def _partitions(share: bytes, account: GroupAccount) -> Sequence[object]:
-    """Of an election none: each candidate is assigned the name of the leader."""
-    if account.protocol_type == LEADER_TYPE:
-        return ()
-    if account.protocol_name.startswith("server:"):
-        return places_in(account.protocol_name, share)
-    return [number for number in share.split(b",") if number]
 
 
 def check_commit(scan: Scan, account: GroupAccount, line: Landed) -> Iterator[str]:

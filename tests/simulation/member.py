@@ -38,9 +38,10 @@ if TYPE_CHECKING:
 TOPIC = "t"
 SILENT_LEADER_MS = 100_000
 CLOCK_RATE_ERROR = 0.01
+"""How much too fast or slow a member's clock may run; the client core allows for twice as much."""
+LONGEST_REVOCATION_MS = 150
 RETENTIONS_MS = (None, 2_000, None, 20_000)
 """Of a member's commits, by turns: the server's, a shorter one and a longer one."""
-"""How much too fast or slow a member's clock may run; the client core allows for twice as much."""
 
 
 class Share(NamedTuple):
@@ -55,8 +56,6 @@ class Share(NamedTuple):
 
 class Member(Client):
     """One process in one group, from its start to its end. Its shares are recorded in the history."""
-
-    protocol_type = "worker"
 
     def __init__(self, world: World, name: str, group: GroupKey, group_instance_id: str | None) -> None:
         super().__init__(name)
@@ -97,7 +96,7 @@ class Member(Client):
         session_ms = rng.randint(*profile.session_ms)
         return MembershipSettings(
             *self.group,
-            self.protocol_type,
+            "worker",
             self._protocols(0),
             session_timeout_ms=session_ms,
             rebalance_timeout_ms=rng.randint(*profile.rebalance_ms),
@@ -207,9 +206,10 @@ class Member(Client):
                 case JoinedAsLeader():
                     self._lead(event)
                 case Assigned():
-                    self._take_up(event)
+                    self._hold(event.generation_id, decode_share(event.assignment))
                 case RebalanceStarted():
-                    self._prepare(event)
+                    delay_ms = int(self.world.rng.random() * LONGEST_REVOCATION_MS)
+                    self.world.scheduler.after(delay_ms, self, self._revoked, event.generation_id)
                 case Lost(reason="deadline"):
                     self.world.sometimes("share lost by the local deadline")
                     self.close_hold()
@@ -256,20 +256,11 @@ class Member(Client):
 
     # --- holding and working ---------------------------------------------------------------------
 
-    def _revoke_ms(self) -> int:
-        return int(self.world.rng.random() * 150)
-
     def _revoked(self, generation_id: int) -> None:
         if self.core.state is State.REVOKING and self.core.generation_id == generation_id:
             self.close_hold()
             self.core.rejoin(self.now_ms())
             self._plan()
-
-    def _prepare(self, event: RebalanceStarted) -> None:
-        self.world.scheduler.after(self._revoke_ms(), self, self._revoked, event.generation_id)
-
-    def _take_up(self, event: Assigned) -> None:
-        self._hold(event.generation_id, decode_share(event.assignment))
 
     def _hold(self, generation_id: int, partitions: tuple[int, ...]) -> None:
         self.close_hold()

@@ -25,8 +25,6 @@ from rota.protocol.messages import (
     VerifyFence,
 )
 from tests.simulation.beside import Beside, ClockSteps
-from tests.simulation.candidate import CandidateMember
-from tests.simulation.cooperative import CooperativeMember
 from tests.simulation.freezes import Freezes
 from tests.simulation.history import GroupKey, NemesisAct
 from tests.simulation.impostor import ACTS_EVERY_MS, Impostor
@@ -35,8 +33,6 @@ from tests.simulation.member import TOPIC, Member
 from tests.simulation.network import Client
 from tests.simulation.operators import ExceededLimits, ForcedRebalances
 from tests.simulation.replica import SimulatedReplica
-from tests.simulation.served import ServedMember
-from tests.simulation.served_worker import ServedWorker
 from tests.simulation.user_commits import UserTransactions
 
 if TYPE_CHECKING:
@@ -214,14 +210,7 @@ class Nemesis:
         instance_id = f"i{slot}" if slot < self.world.profile.static_slots else None
         self._started += 1
         name = f"{group[1]}.{slot}.{self._started}"
-        self.slots[(group, slot)] = self._kind_of(group)(self.world, name, group, instance_id)
-
-    def _kind_of(self, group: GroupKey) -> type[Member]:
-        if group in self.world.served:
-            return ServedWorker if self.world.topics.are_connectors else ServedMember
-        if group in self.world.elected:
-            return CandidateMember
-        return CooperativeMember if group in self.world.cooperative else Member
+        self.slots[(group, slot)] = Member(self.world, name, group, instance_id)
 
     def _churn(self) -> None:
         world = self.world

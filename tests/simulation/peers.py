@@ -170,7 +170,7 @@ class PeersOfReplica:
 
     async def notify_topics_changed(self, peers: Sequence[Replica], namespaces: Sequence[str]) -> None:
         for peer in peers:
-            if not self.world.topics.is_notification_lost():
+            if not self.world.assigning.is_notification_lost():
                 is_wrong = self.has_wrong_form("a topic notification")
                 named = ["no namespace\x00"] if is_wrong else namespaces
                 self._notify(peer, lambda target, named=named: target.local.on_topics_changed(named))  # type: ignore[misc]

@@ -95,7 +95,7 @@ class SimulatedReplica(Process):
         )
         self.local.process = self
         self.local.reached_at(peer_address=replica_id)
-        self.local._assigner.compute = world.topics.compute
+        self.local._assigner.compute = world.assigning.compute
         self.routed = RoutedCoordinator(self.local)
         self.is_stopping = False
         self.deaf_to_store_until_ms = 0

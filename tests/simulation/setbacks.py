@@ -212,9 +212,6 @@ class SetbackWorld(World):
             if not replica.dead:
                 self._note_knower(back, replica)
         noticed = {shard_id for shard_id, row in to.shards.items() if back.is_visible and row.timeline == timeline}
-        if self.served:
-            # The count of partitions may be lost. An owner that has not noticed yet would acknowledge it from memory.
-            self.scheduler.after(2 * self.profile.lease_ms, None, self.topics.changed)
         unnoticed = set(range(self.profile.shards)) - noticed
         self._excused |= unnoticed
         self._excused_epochs |= unnoticed

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from rota.core.group.assignment import AssignmentJob
-from rota.core.group.records import AssignmentSynced
 from rota.core.group.rows import SideCommit
 from rota.core.group.state import Result, Timer, TimerKind
 from rota.core.replica.forwarding import Submitted
@@ -216,10 +215,6 @@ class Witness(Telemetry):
             owned = self._replica.owned.get(shard_id)
             if owned is not None and owned.is_appended and not self._world.is_over:
                 self._world.compare_with_store(owned)
-        for event in (event for of_shard in lines.values() for event in of_shard):
-            if event.kind == AssignmentSynced.kind and (event.namespace, event.group_id) in self._world.served:
-                is_anew = event.payload.get("resync")
-                self._world.sometimes("the server assigned anew" if is_anew else "the server assigned")
 
     def on_shard_loaded(self, shard_id: int, epoch: int, _groups: int, _seconds: float) -> None:
         owned = self._loaded[shard_id] = self._replica.owned[shard_id]

@@ -17,12 +17,11 @@ from rota.core.replica.forwarding import shard_of_request
 from rota.core.replica.going_back import Setback
 from rota.core.replica.owned_shard import OwnedShard
 from rota.core.replica.ports import ShardClaim
-from rota.core.types.leader import decode_candidate
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import Reply, Request, parks_for_ms
 from rota.testing.scheduler import Scheduler
-from tests.simulation.candidate import LEADERSHIP
+from tests.simulation.assigning import Assigning
 from tests.simulation.facts import facts_of, image_differences, without_offsets
 from tests.simulation.freezes import CLOCKS_DIFFER_MS, wait_for_their_end
 from tests.simulation.history import Call, Effect, GroupKey, History
@@ -34,8 +33,6 @@ from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
 from tests.simulation.profiles import Parts, Profile, parts_of, profile_of, with_parts
 from tests.simulation.replica import LONGEST_ANSWER_MS, SimulatedReplica
-from tests.simulation.served import RegisteredTopics, all_shares
-from tests.simulation.served_worker import RETURN_DELAY_MS
 from tests.simulation.situations import note_reply_situation, note_takeover
 from tests.simulation.store import STORE_CLOCK_MS, SimulatedStore
 from tests.simulation.without import NOTHING, Without
@@ -46,14 +43,6 @@ LONGEST_CALL_MS = 5_500
 """How long a member's call may take beyond its own wait before the member gives it up."""
 QUIET_LEASES = 3
 """This many leases after the last fault, and its own start, every replica serves its assigned shards."""
-
-LONGEST_SUCCESSION_MS = 15_000
-"""For how long a candidate may outrank the leader, once nothing fails: some preempt one another, after a while each."""
-
-GROWN_MS = 4_000
-"""For how long new partitions of a topic may be unassigned in a group whose members have all joined: well below
-`REFRESH_MS`, which would hide a change that was forgotten."""
-LONGEST_GROWTH_MS = 20_000
 
 
 class World:
@@ -98,14 +87,7 @@ class World:
         self._clock_offsets: dict[str, int] = {}
         self.groups: list[GroupKey] = [(NAMESPACE, f"g{number}") for number in range(self.profile.groups)]
         self.partitions = dict.fromkeys(self.groups, 4)
-        of_members = self.groups if self.profile.slots else []
-        self.cooperative = self.history.cooperative = frozenset(of_members[:1] if seed % 5 == 2 else ())
-        """Groups with members that keep their partitions while they join."""
-        self.served = frozenset(of_members[:1] if seed % 10 in (6, 8) else ())
-        """Groups that leave assigning to the server."""
-        self.elected = frozenset(of_members[1:2] if self._has_election() else ())
-        """Groups of candidates with priorities."""
-        self.topics = RegisteredTopics(self)
+        self.assigning = Assigning(self)
         self.is_unruly = seed // 8 % 4 == 3
         """In some worlds, of all profiles, a client acts under names that are not its own."""
         self.replica_ids = [f"r{number}" for number in range(self.profile.replicas)]
@@ -113,15 +95,9 @@ class World:
         """Every incarnation of every replica."""
         self.replicas = {replica_id: self.new_replica(replica_id) for replica_id in self.replica_ids}
         self.nemesis = self._new_nemesis()
-        if self.served:
-            self.scheduler.after(0, None, self.topics.changed)
 
     def _parts(self, profile: Profile) -> Parts:
         return parts_of(self.seed, profile)
-
-    def _has_election(self) -> bool:
-        """Where no generation may change (L5), no leader is preempted."""
-        return bool(self.profile.churn_every_ms) and Random(f"elected?{self.seed}").random() < 0.3
 
     def _new_store(self) -> SimulatedStore:
         return SimulatedStore(self.scheduler, self.rng, self.profile, self.history)
@@ -196,8 +172,6 @@ class World:
             if not any(self._unrest(group) for group in self.groups):
                 self._check_quiet()
                 wait_for_their_end(self)
-                self._check_growth()
-                self._check_leaders()
                 return
         for group in self.groups:
             if unrest := self._unrest(group):
@@ -234,69 +208,6 @@ class World:
         if not replica.is_hindered() and not is_ready:
             self.violation(f"L9 {replica.owner_id} is not ready: {why}")
 
-    def _check_growth(self) -> None:
-        """L11: without faults the server soon assigns new partitions of a topic, also where
-        the topic grows again while that is computed.
-        """
-        for group in self.served:
-            self.grow(group)
-            self.scheduler.run_until(self.scheduler.now_ms + self.topics.rng.randint(1, 400))
-            self.grow(group)
-            self._await_growth(group)
-
-    def _await_growth(self, group: GroupKey) -> None:
-        """A join phase takes its time: it counts from the end of the last one, and once the topic is registered: an
-        administrator may first ask replicas that are frozen for good.
-        """
-        since_ms = self.scheduler.now_ms
-        end_ms = since_ms + LONGEST_GROWTH_MS
-        while self.scheduler.now_ms < end_ms:
-            owned = self.owner(shard_of(*group, self.profile.shards))
-            served = owned.shard.groups.get(group) if owned is not None else None
-            if (
-                served is None
-                or not served.members
-                or served.state is PREPARING_REBALANCE
-                or not self.topics.is_registered()
-            ):
-                since_ms = self.scheduler.now_ms
-            elif all_shares(served) == list(range(self.partitions[group])):
-                return
-            elif self.scheduler.now_ms > since_ms + GROWN_MS + self.topics.debounce_ms + RETURN_DELAY_MS:
-                self.violation(
-                    f"L11 {group[1]}: of {self.partitions[group]} partitions {all_shares(served)} are assigned"
-                )
-                return
-            self.scheduler.run_until(self.scheduler.now_ms + 50)
-        if not self.topics.is_registered():
-            self.violation(f"L11 {group[1]}: the topic's {self.partitions[group]} partitions are not registered")
-
-    def _check_leaders(self) -> None:
-        """L12: without faults and freezes, no candidate outranks the leader for longer than it must."""
-        for group in self.elected:
-            end_ms = self.scheduler.now_ms + LONGEST_SUCCESSION_MS
-            while outranks := self._outranks(group):
-                if self.scheduler.now_ms > end_ms:
-                    self.violation(f"L12 {group[1]}: {outranks} for {LONGEST_SUCCESSION_MS} ms")
-                    return
-                self.scheduler.run_until(self.scheduler.now_ms + 50)
-
-    def _outranks(self, key: GroupKey) -> str:
-        """Which candidate is to preempt the leader; empty where none is."""
-        owned = self.owner(shard_of(*key, self.profile.shards))
-        group = owned.shard.groups.get(key) if owned is not None else None
-        if group is None or not group.members:
-            return ""
-        name = group.protocol_name or ""
-        said = {each: decode_candidate(m.image.metadata_for(name)) for each, m in group.members.items()}
-        leader = said.get(group.leader_id or "")
-        if leader is None or leader.holding is None:
-            return "" if leader is not None else "no member leads"
-        above = [
-            each for each, one in said.items() if one.priority > leader.priority and one.preempt_after_ms is not None
-        ]
-        return f"{above} outrank {leader}" if above else ""
-
     def _unrest(self, key: GroupKey) -> str:
         """Why a group is not at peace; empty where it is."""
         live = [member for member in self.nemesis.members() if member.group == key and member.is_live]
@@ -317,12 +228,6 @@ class World:
             return f"{late} are not in generation {group.generation_id if group else 0}"
         if lost := [m.name for m in live if m.core.assignment is None]:
             return f"{lost} hold no assignment"
-        if key in self.cooperative | self.served and live:
-            held = sorted(number for member in live for number in member.holds)
-            if held != list(range(self.partitions[key])):
-                return f"of {self.partitions[key]} partitions {held} are held"
-        if key in self.elected and live and [place for member in live for place in member.holds] != [*LEADERSHIP]:
-            return f"of {[member.name for member in live]} these lead: {[m.name for m in live if m.holds]}"
         return ""
 
     def owner(self, shard_id: int) -> OwnedShard | None:
@@ -370,8 +275,6 @@ class World:
     def grow(self, group: GroupKey) -> int:
         """The topic gets one more partition; returns its number."""
         self.partitions[group] += 1
-        if group in self.served:
-            self.topics.changed()
         return self.partitions[group] - 1
 
     # --- notes -----------------------------------------------------------------------------------
