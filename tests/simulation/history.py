@@ -144,19 +144,12 @@ class History:
     """What programs did and were notified of, for the trace: time, program, event and details."""
     violations: list[str] = field(default_factory=list)
     """Violations seen during the run."""
-    reached: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    """How often each event came to each outcome, by the state of its group."""
     sometimes: Counter[str] = field(default_factory=Counter)
     """How often each rare situation came up: a run that never met one has not tested it."""
 
     def stepped_ahead_ms(self, since_ms: int) -> int:
         """How far the database's clock was set forwards since then."""
         return sum(max(step.by_ms, 0) for step in self.clock_steps if step.at_ms >= since_ms)
-
-    def note_reached(self, state: str, event: str, *outcomes: str) -> None:
-        """For the coverage of the core's inputs: see `coverage.py`."""
-        for outcome in outcomes:
-            self.reached[(state, event, outcome)] += 1
 
     @property
     def rebalances(self) -> int:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tests.simulation.checks import check
-from tests.simulation.coverage import Reached, table, unknown
 from tests.simulation.groups.world import run_program_seed
 from tests.simulation.liveness_checks import check_shared_sessions
 from tests.simulation.many import collecting_seldom, parser_of_seeds, side_by_side
@@ -40,8 +39,6 @@ class Tally:
     counts: Counter[str] = field(default_factory=Counter)
     """How much happened besides."""
     sometimes: Counter[str] = field(default_factory=Counter)
-    reached: Reached = field(default_factory=Counter)
-    """The coverage of the core's inputs: see `coverage.py`."""
     failures: dict[int, list[str]] = field(default_factory=dict)
     """Violations by seed."""
 
@@ -51,7 +48,6 @@ class Tally:
         self.cpu_seconds += other.cpu_seconds
         self.counts.update(other.counts)
         self.sometimes.update(other.sometimes)
-        self.reached.update(other.reached)
         self.failures.update(other.failures)
 
 
@@ -59,8 +55,7 @@ def run_seed(seed: int, profile: Profile | None = None, without: Without = NOTHI
     """Play one world and check it."""
     world = World(seed, profile, without=without)
     history = world.run()
-    found = check(history, world.profile) + check_shared_sessions(world)
-    return world, found + [f"S20 {each} is no outcome of the protocol" for each in unknown(history.reached)]
+    return world, check(history, world.profile) + check_shared_sessions(world)
 
 
 _RUN = {REPLICAS: run_seed, SETBACKS: run_setback_seed, GROUPS: run_program_seed}
@@ -89,7 +84,6 @@ class Choice:
         history = world.history
         tally.counts.update(calls=len(history.calls), faults=len(history.acts), steps=world.scheduler.steps)
         tally.sometimes.update(world.history.sometimes)
-        tally.reached.update(world.history.reached)
         return found
 
     def replay_command(self, seed: int) -> str:
@@ -132,7 +126,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--mutant", default="", help="plant this bug of tests/simulation/mutants.py first")
     parser.add_argument("--without", type=Without.parse, default=NOTHING, help="leave this out, as --shrink prints it")
     parser.add_argument("--shrink", action="store_true", help="print the smallest world of the first seed that fails")
-    parser.add_argument("--coverage", action="store_true", help="print which events met which states of a group")
     options = parser.parse_args(argv)
     choice = Choice(options.world, options.profile, options.mutant, options.without)
     if options.shrink:
@@ -140,8 +133,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     seeds = range(options.first, options.first + options.seeds)
     tally = side_by_side(partial(run_seeds, choice=choice), Tally(), seeds, options.jobs, _CHUNK)
     _report(tally, choice)
-    if options.coverage:
-        print("\n".join(["", *table(tally.reached)]))
     return 1 if tally.failures else 0
 
 

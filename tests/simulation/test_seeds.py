@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.simulation.coverage import Arguments, unknown
 from tests.simulation.sim import Tally, failures_of, run_seed, run_seeds
 from tests.support.trace_hash import trace_hash
 
@@ -26,9 +25,6 @@ from tests.support.trace_hash import trace_hash
 from tests.simulation.sim import run_seed
 print(*(trace_hash(run_seed(seed)[0].history) for seed in range(6)))
 """
-UNREACHED = Arguments((Path(__file__).parent / "unreached.txt").read_text())
-LOOKED_THROUGH = 512
-"""The seeds that `unreached.txt` is about."""
 
 
 def _not_met(tally: Tally, end: int) -> list[str]:
@@ -45,26 +41,6 @@ def test_no_seed_violates_anything(first: int) -> None:
     assert not tally.failures, failures_of(tally)
     assert tally.rebalances >= 5 * CHUNK, "worlds in which nothing happens prove nothing"
     assert _not_met(tally, first + CHUNK) == []
-
-
-@pytest.mark.thorough
-def test_each_outcome_of_the_core_is_reached_or_explained() -> None:
-    tally = run_seeds(range(LOOKED_THROUGH))
-
-    assert not tally.failures, failures_of(tally)
-    command = f"python -m tests.simulation.sim --seeds {LOOKED_THROUGH} --coverage"
-    assert "\n".join(UNREACHED.faults(tally.reached)) == "", f"see: {command}"
-
-
-def test_an_outcome_neither_reached_nor_listed_is_noticed() -> None:
-    reached = {("Stable", "FetchOffsets", "NONE"), ("Stable", "Heartbeat", "INVALID_GROUP_ID")}
-
-    faults = list(UNREACHED.faults(reached))
-
-    assert "not reached, and no reason is given: Stable | JoinGroup | NONE" in faults
-    assert not any("Stable | FetchOffsets | NONE" in fault for fault in faults)
-    assert any("INVALID_GROUP_ID' but reached" in fault.replace(",", "") for fault in faults)
-    assert unknown([("Stable", "Heartbeat", "GROUP_MAX_SIZE_REACHED")]) != []
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2, 3])

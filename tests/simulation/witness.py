@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from rota.core.group.assignment import AssignmentJob
-from rota.core.group.rows import SideCommit
 from rota.core.group.state import Result, Timer, TimerKind
 from rota.core.replica.forwarding import Submitted
 from rota.core.replica.going_back import Setback
@@ -20,7 +19,6 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     GetLeader,
     GetTopic,
-    GroupRequest,
     Heartbeat,
     HeartbeatMany,
     JoinGroup,
@@ -29,7 +27,6 @@ from rota.protocol.messages import (
 )
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.server.runtime.telemetry import Telemetry
-from tests.simulation.coverage import outcome_of_request, outcome_of_step, outcomes_of_reply, state_of
 from tests.simulation.history import Stall
 from tests.simulation.invariants import check_group
 
@@ -39,95 +36,47 @@ if TYPE_CHECKING:
 
 
 class WatchedShard(OwnedShard):
-    """A shard of which each step is noted (`coverage.py`) and checked as it is decided."""
+    """A shard of which each step is checked as it is decided."""
 
     world: World
     _decided: set[int]
     """Calls of which the reply is decided."""
-    _has_step = False
-    """Whether a step is under way: one may take another."""
     _ends_join_phase = False
-    """Whether the step is that of a join phase's timeout."""
+    """Whether the step under way is that of a join phase's timeout."""
 
     def watch(self, world: World) -> None:
         self.world = world
         self._decided = set()
 
-    def submit(self, number: int, request: Request, now: Now) -> Ready:
-        before = state_of(self.shard, request.namespace, request.key)
-        ready = super().submit(number, request, now)
-        if ready.decided is not None and isinstance(request, GroupRequest):
-            outcomes = outcome_of_request(number, ready.decided)
-            self.world.history.note_reached(before, type(request).__name__, *outcomes)
-        return ready
-
-    def try_heartbeat(self, number: int, request: Heartbeat | HeartbeatMany, now: Now) -> Answer | Ready | None:
-        before = state_of(self.shard, request.namespace, request.group_id)
-        answer = super().try_heartbeat(number, request, now)
-        if isinstance(answer, Answer):
-            self.world.history.note_reached(before, type(request).__name__, *outcomes_of_reply(answer.reply))
-        elif answer is not None and answer.decided is not None:
-            outcomes = outcome_of_request(number, answer.decided)
-            self.world.history.note_reached(before, type(request).__name__, *outcomes)
-        return answer
-
     def unpark(self, number: int, now: Now) -> Ready:
         request = self._waiting.get(number)
-        ready = self._step("wait_is_over", request, lambda: super(WatchedShard, self).unpark(number, now))
+        ready = super().unpark(number, now)
         if self.is_waiting(number) and number not in self._decided:
             self.world.violation(f"L6 {request} is neither answered nor parked")
         return ready
 
-    def hang_up(self, number: int, now: Now) -> Ready:
-        request = self._waiting.get(number)
-        return self._step("hang_up", request, lambda: super(WatchedShard, self).hang_up(number, now))
-
     def on_timer(self, timer: Timer, now: Now) -> Ready:
-        return self._step(f"timer:{timer.kind}", timer, lambda: super(WatchedShard, self).on_timer(timer, now))
+        with self._at(timer):
+            return super().on_timer(timer, now)
 
     def others_answered(self, timer: Timer, seen_ms_ago: int | None, now: Now) -> Ready:
-        def step() -> Ready:
-            return super(WatchedShard, self).others_answered(timer, seen_ms_ago, now)
-
-        ready = self._step(f"timer:{timer.kind}", timer, step)
+        with self._at(timer):
+            ready = super().others_answered(timer, seen_ms_ago, now)
         if seen_ms_ago is not None and ready.decided is not None and not ready.decided.records:
             self.world.sometimes("another replica had seen a member whose session was over")
         return ready
 
-    def take_in(self, commits: Sequence[SideCommit], now: Now) -> Ready:
-        groups = {(commit.namespace, commit.group_id) for commit in commits}
-        before = {state_of(self.shard, *group) for group in groups}
-        ready = super().take_in(commits, now)
-        if ready.decided is not None and len(before) == 1:
-            self.world.history.note_reached(before.pop(), "take_in", outcome_of_step(ready.decided))
-        return ready
-
-    def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str, now: Now) -> Ready | None:
-        ready = super().finish_job(job, outcome, now)
-        if ready is None or ready.decided is None or not ready.decided.records:
-            self.world.sometimes("an assignment came too late, or changed nothing")
-        return ready
+    @contextmanager
+    def _at(self, timer: Timer) -> Iterator[None]:
+        self._ends_join_phase = timer.kind is TimerKind.JOIN
+        yield
+        self._ends_join_phase = False
 
     def drop(self, reason: str, code: ErrorCode = NOT_AVAILABLE, *, undecided: bool = False) -> Ready:
         ready = super().drop(reason, code, undecided=undecided)
         for number, answer in ready.replies:
             if answer.reply.error is ErrorCode.NOT_COORDINATOR and number in self._decided:
                 self.world.violation(f"D1 call {number} is sent to another replica, though it was decided")
-        return ready
-
-    def _step(self, event: str, of: Request | Timer | None, step: Callable[[], Ready]) -> Ready:
-        """Take a step that is no request."""
-        if self._has_step or of is None:
-            return step()
-        group_id = of.group_id if isinstance(of, Timer | GroupRequest) else ""
-        before, self._has_step = state_of(self.shard, of.namespace, group_id), True
-        self._ends_join_phase = isinstance(of, Timer) and of.kind is TimerKind.JOIN
-        try:
-            ready = step()
-        finally:
-            self._has_step = self._ends_join_phase = False
-        if ready.decided is not None:
-            self.world.history.note_reached(before, event, outcome_of_step(ready.decided))
         return ready
 
     def _take(self, result: Result, now: Now) -> Ready:
