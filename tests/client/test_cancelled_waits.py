@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from itertools import count
 from typing import Any
 
 import pytest
@@ -136,12 +137,13 @@ def _cancel_at(step: int, task: asyncio.Future[None]) -> asyncio.Event:
     """Cancel a task when the loop has turned so often; the event is set if the task was still under way."""
     loop, cancelled = asyncio.get_running_loop(), asyncio.Event()
     assert isinstance(loop, VirtualTimeLoop)
-    cancel_at = loop.turns + step
+    turns = count(1)
 
     def look() -> bool:
+        turn = next(turns)
         if task.done():
             loop.between_turns = lambda: False
-        elif loop.turns >= cancel_at:
+        elif turn >= step:
             loop.between_turns = lambda: False
             cancelled.set()
             return task.cancel()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from copy import deepcopy
-from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.core.group.sessions import MemberName
@@ -46,31 +45,21 @@ class LivenessServer(MemoryLiveness):
         command: Callable[[], Coroutine[Any, Any, Found]],
         done: Callable[[tuple[Found] | tuple[Exception] | None], None],
     ) -> None:
-        """One message to the server and one back; `done` gets None if the answer does not come in time, and an
-        exception if the client cannot read it.
+        """One message to the server and one back; `done` gets the answer, an exception if the client cannot read it,
+        and None after the timeout: the first one counts.
         """
-        world = self.world
-        sent_ms, rng = world.scheduler.now_ms, world.rng
-        there_ms = 1 + int(rng.random() * (300 if sent_ms < self.slow_until_ms else 2))
-        outcomes = count()
+        world, rng = self.world, self.world.rng
+        there_ms = 1 + int(rng.random() * (300 if world.scheduler.now_ms < self.slow_until_ms else 2))
 
         def run() -> None:
             if world.scheduler.now_ms >= self.away_until_ms:
                 answer = _finished(command())
                 is_wrong = world.wrong_forms.has_next("the liveness store")
                 found = (ValueError("not what a replica has written"),) if is_wrong else (answer,)
-                world.scheduler.after(1 + int(rng.random() * 2), process, settle, found)
-
-        def settle(answer: tuple[Found] | tuple[Exception] | None) -> None:
-            if next(outcomes):
-                return
-            if answer is None or isinstance(answer[0], Exception):
-                world.sometimes("the liveness store did not answer")
-                self.faults_ms.append((sent_ms, world.scheduler.now_ms))
-            done(answer)
+                world.scheduler.after(1 + int(rng.random() * 2), process, done, found)
 
         world.scheduler.after(there_ms, None, run)
-        world.scheduler.after(TIMEOUT_MS, process, settle, None)
+        world.scheduler.after(TIMEOUT_MS, process, done, None)
 
     async def publish(self, news: Sequence[ShardNews]) -> list[int]:
         for each in news:
@@ -147,8 +136,13 @@ class LivenessOfReplica:
             if not outcome.done():
                 outcome.set_result(answer)
 
+        world = self._server.world
+        sent_ms = world.scheduler.now_ms
         self._server.submit(self._replica, command, settle)
         answer: tuple[Found] | tuple[Exception] | None = await outcome
+        if answer is None or isinstance(answer[0], Exception):
+            world.sometimes("the liveness store did not answer")
+            self._server.faults_ms.append((sent_ms, world.scheduler.now_ms))
         if answer is None:
             raise LivenessUnavailable(f"no answer within {TIMEOUT_MS} ms")
         if isinstance(answer[0], Exception):

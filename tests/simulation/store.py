@@ -8,7 +8,7 @@ from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.core.group.records import Entry, decode_entry
+from rota.core.group.records import decode_entry
 from rota.core.group.rows import ShardImage, SideCommit
 from rota.core.group.shard import ShardState
 from rota.core.replica.owned_shard import Batch
@@ -124,14 +124,13 @@ class SimulatedStore:
         cut_off: bool = False,
         runs_in: Process | None = None,
     ) -> None:
-        """Run `statement` some time soon; `done` gets its answer, or None after `timeout_ms`.
+        """Run `statement` some time soon; `done` gets its answer, and None after `timeout_ms`: the first one counts.
 
         A statement whose answer did not come in time has run, will run, or never runs: the caller cannot know. That of
         an embedded store `runs_in` its client's process, and ends with it.
         """
         rng, faulty, profile = self._rng, self.faulty, self._profile
-        settled = _Once(done)
-        self._scheduler.after(timeout_ms, client, settled.give_up)
+        self._scheduler.after(timeout_ms, client, done, None)
         there_ms = 1 + int(rng.random() * self.usual_ms)
         if faulty and self._scheduler.now_ms < self.slow_until_ms:
             there_ms += int(rng.random() * profile.lease_ms)
@@ -148,7 +147,7 @@ class SimulatedStore:
             if faulty and rng.random() < profile.late_answers:
                 back_ms += int(rng.random() * profile.lease_ms)
             if not broken:
-                self._scheduler.after(back_ms, client, settled.answer, answer)
+                self._scheduler.after(back_ms, client, done, answer)
 
         self._scheduler.after(there_ms, runs_in, run)
 
@@ -206,47 +205,11 @@ class SimulatedStore:
             self._history.violations.append(f"S14 shard {shard_id}: loaded {loaded}, folded {folded}")
 
 
-class _Once:
-    """Passes on whichever comes first: the answer, or giving up."""
-
-    __slots__ = ("_done",)
-
-    def __init__(self, done: Callable[[Any], None]) -> None:
-        self._done: Callable[[Any], None] | None = done
-
-    def answer(self, value: Any) -> None:
-        done, self._done = self._done, None
-        if done is not None:
-            done(value)
-
-    def give_up(self) -> None:
-        self.answer(None)
-
-
 def _decoded(batch: ShardBatch) -> Batch:
     """The batch with its entries."""
-    return Batch(
-        batch.shard_id,
-        batch.epoch,
-        batch.first_seq,
-        tuple(map(_entry, batch.events)),
-        batch.rows,
-        batch.replica_id or "",
-    )
-
-
-def _entry(event: JournalEvent) -> Entry:
-    return decode_entry(
-        {
-            "namespace": event.namespace,
-            "group_id": event.group_id,
-            "generation_id": event.generation_id,
-            "at_ms": event.at_ms,
-            "kind": event.kind,
-            "reason": event.reason,
-            "payload": event.payload,
-        }
-    )
+    names = ("namespace", "group_id", "generation_id", "at_ms", "kind", "reason", "payload")
+    entries = tuple(decode_entry({name: getattr(event, name) for name in names}) for event in batch.events)
+    return Batch(batch.shard_id, batch.epoch, batch.first_seq, entries, batch.rows, batch.replica_id or "")
 
 
 class StoreOfReplica:
@@ -392,9 +355,7 @@ class StoreOfReplica:
         is_deaf = self._world.scheduler.now_ms < replica.deaf_to_store_until_ms
 
         def done(answer: tuple[Found] | None) -> None:
-            if is_deaf and answer is not None:
-                self._world.scheduler.after(timeout_ms, replica, done, None)
-            elif not outcome.done():
+            if not (outcome.done() or (is_deaf and answer is not None)):
                 outcome.set_result(answer)
 
         runs_in, is_cut_off = replica if self._world.parts.steals else None, replica.is_cut_off_from_store()

@@ -21,10 +21,6 @@ class Deadlock(AssertionError):
     """Every task waits, and no timer is set."""
 
 
-class Runaway(AssertionError):
-    """The loop ran through its budget of turns: some task never waits."""
-
-
 class _Jump:
     """Takes the place of a selector: where a real one would block, it moves the clock on."""
 
@@ -32,26 +28,20 @@ class _Jump:
         self._loop = loop
 
     def select(self, timeout: float | None) -> list[Any]:
-        self._loop.turns += 1
         if self._loop.between_turns():
             return []
         if timeout is None:
             raise Deadlock("every task waits, and no timer is set")
-        if timeout > 0:
-            self._loop.pause(timeout)
-        elif self._loop.turns > self._loop.most_turns:
-            raise Runaway(f"{self._loop.most_turns} turns of the event loop")
+        self._loop.pause(max(timeout, 0))
         return []
 
 
 class VirtualTimeLoop(asyncio.BaseEventLoop):
     """The standard loop on a clock of its own. It has no sockets, and calls of other threads do not wake it."""
 
-    def __init__(self, *, most_turns: int = 10**9) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._now = START_S
-        self.turns = 0
-        self.most_turns = most_turns
         self.between_turns: Callable[[], bool] = nothing_between
         """Called before the clock moves on: whether it did anything."""
         self._selector = _Jump(self)
@@ -84,7 +74,7 @@ class VirtualTimeLoop(asyncio.BaseEventLoop):
 
 
 def nothing_between() -> bool:
-    """The step between the turns of a loop without strands."""
+    """The step between the turns of a loop."""
     return False
 
 
@@ -131,7 +121,6 @@ def run(
     *,
     timeout: float | None = 3_600,
     seed: int | str = 0,
-    most_turns: int = 10**9,
 ) -> Outcome:
     """Run a program in virtual time: when all its tasks wait, the clock jumps to the next timer.
 
@@ -143,9 +132,8 @@ def run(
         timeout: The longest that it may take, in virtual seconds; then `TimeoutError`. With None, `Deadlock` if every
             task waits, and no timer is set.
         seed: Of the module `random`, from which the SDK draws its pauses: each run is the same.
-        most_turns: The most turns of the event loop; then `Runaway`.
     """
-    loop = VirtualTimeLoop(most_turns=most_turns)
+    loop = VirtualTimeLoop()
     number_tasks(loop)
 
     async def limited() -> Outcome:
@@ -159,7 +147,6 @@ def run(
             try:
                 return runner.run(limited())
             finally:
-                loop.most_turns += most_turns  # For ending what still runs.
                 _end_all(loop)
     finally:
         random.setstate(before)

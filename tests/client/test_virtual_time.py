@@ -1,4 +1,4 @@
-"""The loop of the simulated worlds."""
+"""Programs in virtual time end with all their tasks."""
 
 from __future__ import annotations
 
@@ -29,6 +29,6 @@ def test_tasks_made_while_a_program_ends_end_as_well() -> None:
         await asyncio.sleep(1)
         assert not server.done()
 
-    run(main(), most_turns=100)
+    run(main())
 
     assert ended == ["server", "goodbye"]
