@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import gc
 import importlib
+import os
 import platform
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,7 +19,6 @@ from functools import partial
 from tests.simulation.checks import check
 from tests.simulation.groups.world import run_program_seed
 from tests.simulation.liveness_checks import check_shared_sessions
-from tests.simulation.many import collecting_seldom, parser_of_seeds, side_by_side
 from tests.simulation.profiles import PROFILES, Profile, profile_of
 from tests.simulation.setbacks import run_setback_seed
 from tests.simulation.shrink import shrink
@@ -27,6 +30,7 @@ REPLICAS, SETBACKS, GROUPS = "replicas", "setbacks", "groups"
 """Worlds of the production runtime, those whose store goes back to an earlier state, and groups of SDK objects."""
 _CHUNK = 100
 _SEEDS_OF_A_COLLECTION = 32
+_SECONDS_BETWEEN_REPORTS = 60.0
 
 
 @dataclass(slots=True)
@@ -99,7 +103,7 @@ def run_seeds(seeds: Iterable[int], choice: Choice = Choice(), *, stop_after: in
     """Play many worlds; gives up after `stop_after` of them have failed."""
     tally, started = Tally(), time.process_time()
     with _planted(choice.mutant):
-        for seed in collecting_seldom(seeds, _SEEDS_OF_A_COLLECTION):
+        for seed in _collecting_seldom(seeds):
             found = choice.play(seed, tally)
             tally.seeds += 1
             if found:
@@ -110,6 +114,42 @@ def run_seeds(seeds: Iterable[int], choice: Choice = Choice(), *, stop_after: in
     return tally
 
 
+def _collecting_seldom(seeds: Iterable[int]) -> Iterator[int]:
+    """The seeds, with a collection of garbage at a few of them.
+
+    A world is one big web of references that lives for milliseconds: the collector would walk it again and again. What
+    was there before the first world stays out of the collections: a test runner's heap takes half a second to walk.
+    """
+    gc.freeze()
+    gc.disable()
+    try:
+        for seed in seeds:
+            if seed % _SEEDS_OF_A_COLLECTION == 0:
+                gc.collect()
+            yield seed
+    finally:
+        gc.enable()
+        gc.unfreeze()
+
+
+def side_by_side(seeds: range, choice: Choice, jobs: int, chunk: int = _CHUNK) -> Tally:
+    """Play all seeds, a chunk of them at a time, in several processes.
+
+    It reports to standard error once a minute, so that the violations of a run that is cut off are not lost.
+    """
+    total, next_report = Tally(), time.monotonic() + _SECONDS_BETWEEN_REPORTS
+    chunks = [seeds[start : start + chunk] for start in range(0, len(seeds), chunk)]
+    with ProcessPoolExecutor(max(1, min(jobs, len(chunks)))) as pool:
+        for part in pool.map(partial(run_seeds, choice=choice), chunks):
+            total.add(part)
+            if time.monotonic() >= next_report:
+                next_report += _SECONDS_BETWEEN_REPORTS
+                failed = ", ".join(map(str, sorted(total.failures))) or "none"
+                played = f"{total.seeds} of {len(seeds)} seeds from {seeds.start} on were played"
+                sys.stderr.write(f"{played}; seeds with violations: {failed}\n")
+    return total
+
+
 def failures_of(tally: Tally, choice: Choice = Choice()) -> str:
     """For a test's message: the first violation of each seed, and how to see it again."""
     failures = sorted(tally.failures.items())
@@ -118,7 +158,10 @@ def failures_of(tally: Tally, choice: Choice = Choice()) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line; 1 if anything was violated."""
-    parser = parser_of_seeds("tests.simulation.sim", __doc__)
+    parser = argparse.ArgumentParser(prog="tests.simulation.sim", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=1_000, help="how many worlds to play")
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side")
     parser.add_argument("--world", choices=_RUN, default=REPLICAS, help="what to play")
     parser.add_argument(
         "--profile", choices=sorted(PROFILES), default="", help="one for all; drawn by the seed otherwise"
@@ -131,7 +174,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.shrink:
         return _shrink(options.first, choice)
     seeds = range(options.first, options.first + options.seeds)
-    tally = side_by_side(partial(run_seeds, choice=choice), Tally(), seeds, options.jobs, _CHUNK)
+    tally = side_by_side(seeds, choice, options.jobs)
     _report(tally, choice)
     return 1 if tally.failures else 0
 

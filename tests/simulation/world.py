@@ -7,6 +7,7 @@ assert not check(history, world.profile)
 
 from __future__ import annotations
 
+import logging
 import traceback
 from collections.abc import Sequence
 from random import Random
@@ -27,7 +28,6 @@ from tests.simulation.freezes import CLOCKS_DIFFER_MS, wait_for_their_end
 from tests.simulation.history import Call, Effect, GroupKey, History
 from tests.simulation.invariants import check_join_phase, check_sync_phase
 from tests.simulation.liveness import LivenessServer
-from tests.simulation.many import quiet_logs
 from tests.simulation.member import Share
 from tests.simulation.nemesis import Nemesis
 from tests.simulation.network import Network
@@ -138,7 +138,9 @@ class World:
 
     def run(self) -> History:
         """Both phases. What went wrong while it happened is in the history; `checks` finds the rest."""
-        with quiet_logs():
+        logged = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)  # What happens in a world is expected, and in its trace.
+        try:
             try:
                 self.nemesis.start()
                 self.scheduler.run_until(self.profile.safety_ms)
@@ -158,6 +160,8 @@ class World:
             )
             self.is_over = True
             self._end_processes()
+        finally:
+            logging.disable(logged)
         return self.history
 
     def _end_processes(self) -> None:

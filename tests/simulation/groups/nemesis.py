@@ -70,7 +70,7 @@ class ProgramNemesis(Nemesis):
         if kind == CONNECT:
             acts |= {"topics": [self._other_work], "undone": [self._work_and_back]}
         if kind == CONSUMERS and plan.counts != "mapping":
-            acts |= {"topics": [self._grow, self._put, self._delete, self._weigh]}
+            acts |= {"topics": [self.grow_a_topic, self._put, self._delete, self._weigh]}
             acts |= {"undone": [self._put_and_delete, self._weigh_and_back, self._delete_and_put]}
         if kind == CONSUMERS and plan.counts != "pattern":
             acts |= {"subscribe": [self._subscribe]}
@@ -200,7 +200,7 @@ class ProgramNemesis(Nemesis):
         delay_s = self._draws.choice((0.0, 0.02, 0.06, 0.1, 0.3, 0.45, 0.6)) * self._draws.random()
         self.world.scheduler.after(int(1000 * delay_s), None, act)
 
-    def _grow(self) -> None:
+    def grow_a_topic(self) -> None:
         name, partitions = self._some_topic()
         if partitions < 12:
             self._put_topic(name, partitions + self._draws.randint(1, 3))

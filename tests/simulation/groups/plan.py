@@ -82,6 +82,7 @@ STRATEGIES: tuple[tuple[tuple[str, ...], ...], ...] = (
     (COPIES[0],),
     (("copartitioned",),),
     (("server:sticky",),),
+    (("server:sticky",),),
 )
 """Lists of strategies, each with its replacement in a rolling restart."""
 
@@ -153,6 +154,7 @@ def draw_plan(seed: int, rng: Random) -> Plan:
         plan.kind = PERMITS
         plan.permits = of_permits.choice(((1,), (1,), (2,), (2,), (3,), (1, 2), (2, 3)))
     plan.freezes = Random(f"freezes {seed}").random() < FREEZES
+    plan.features += ("topics",) if plan.freezes else ()
     plan.quarantines = plan.kind in (CONSUMERS, CONNECT) and Random(f"quarantines {seed}").random() < QUARANTINES
     of_priorities = Random(f"priorities {seed}")
     if plan.kind == ELECTION and of_priorities.random() < PRIORITIES:
@@ -165,7 +167,7 @@ def draw_plan(seed: int, rng: Random) -> Plan:
 
 
 def _drawn(rng: Random) -> Plan:
-    kind = rng.choice((CONSUMERS, CONSUMERS, CONSUMERS, CONSUMERS, ELECTION, ELECTION, CONNECT, MEMBERS))
+    kind = rng.choice((CONSUMERS, CONSUMERS, CONSUMERS, CONSUMERS, ELECTION, ELECTION, CONNECT, CONNECT, MEMBERS))
     features = tuple(feature for feature in FEATURES if rng.random() < RARE.get(feature, 0.3))
     http = rng.choice((0.5, 1.0)) if "foreign" in features else rng.choice((0.0,) * 15 + (0.5,))
     return Plan(

@@ -145,6 +145,7 @@ class ConsumerLife(SharingLife):
             "auto_commit_interval": 0.3 if self.commits_stored else None,
             "max_processing_interval": 1.5 if plan.has("idle") else None,
             "topics_refresh_interval": 1.0,
+            "topics_debounce": self.world.seed % 3 / 3,
             "partitions_per_topic": self._facts if plan.counts == "function" else None,
         }
 

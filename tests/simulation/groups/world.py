@@ -152,6 +152,8 @@ class ProgramWorld(World):
             life.transport.refuses_until_ms = 0
             life.transport.reset()
         super()._wait_for_peace()
+        if self.plan.kind == CONSUMERS and self.plan.counts != "mapping":
+            self._check_growth()
         self.calm_since = self.now_s
         for slot in self.programs:
             slot.wanted = False
@@ -162,6 +164,13 @@ class ProgramWorld(World):
             self.scheduler.run_until(self.scheduler.now_ms + TICK_MS)
         for life in stuck:
             self.books.violation("does-not-end", f"{life.name} was asked to end, and has not after {MOST_CLOSE_S} s")
+
+    def _check_growth(self) -> None:
+        """L11: without faults, new partitions are soon assigned, also if more come while that is computed."""
+        for _ in range(2):
+            self.nemesis.grow_a_topic()
+            self.scheduler.run_until(self.scheduler.now_ms + self.draws.randint(1, 400))
+        super()._wait_for_peace()
 
     def _stuck(self) -> list[Life]:
         return [life for life in self._all_lives() if not life.task.done() and not life.dead]
