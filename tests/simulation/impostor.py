@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     CommitOffsets,
     Heartbeat,
@@ -16,7 +15,6 @@ from rota.protocol.messages import (
     LeaveGroup,
     LeavingMember,
     OffsetToCommit,
-    Reply,
     Request,
     SyncGroup,
     VerifyFence,
@@ -96,11 +94,4 @@ class Impostor(Client):
         return CommitOffsets(*group, generation_id, (item,), member_id, group_instance_id)
 
     def _send(self, request: Request) -> None:
-        self._world.network.call(self, request, _TIMEOUT_MS, self._answered)
-
-    def _answered(self, reply: Reply | None) -> None:
-        if reply is not None and reply.error in _REJECTED:
-            self._world.sometimes(f"an impostor is rejected: {reply.error}")
-
-
-_REJECTED = (ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+        self._world.network.call(self, request, _TIMEOUT_MS, lambda _reply: None)

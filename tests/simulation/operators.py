@@ -176,5 +176,3 @@ class ExceededLimits(Beside):
             self.world.violation(f"S18 {request} was answered {reply}, {error} is due")
         if isinstance(request, JoinGroup) and reply.error is ErrorCode.MEMBER_ID_REQUIRED:
             self._come_back(request, cast("JoinReply", reply).member_id)
-        kind = type(request).__name__
-        self.world.sometimes(f"a limit is exceeded: {kind} {error or reply.error}")

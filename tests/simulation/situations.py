@@ -15,18 +15,7 @@ from rota.core.group.records import (
 from rota.core.group.shard import ShardState
 from rota.core.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import (
-    CommitOffsets,
-    CommitReply,
-    DeleteGroup,
-    DeleteGroupReply,
-    Heartbeat,
-    HeartbeatReply,
-    JoinGroup,
-    JoinReply,
-    SyncGroup,
-    SyncReply,
-)
+from rota.protocol.messages import Heartbeat, HeartbeatReply, JoinGroup, JoinReply, SyncGroup, SyncReply
 from tests.simulation.history import Call, History
 
 _TAKEOVERS = {
@@ -61,42 +50,16 @@ def note_landing(history: History, folded: ShardState, entry: Entry) -> None:
 
 def note_reply_situation(history: History, call: Call) -> None:
     """An answer reached a client."""
-    situation = _situation(call)
-    if situation:
-        history.sometimes[situation] += 1
-
-
-def _situation(call: Call) -> str:
-    reply = call.reply
-    match call.request, reply:
-        case JoinGroup(), JoinReply(pending=True):
-            return "join answered pending"
+    request, reply = call.request, call.reply
+    assert reply is not None
+    outcome = "pending" if getattr(reply, "pending", False) else reply.error.value
+    history.sometimes[f"{type(request).__name__} {outcome}"] += 1
+    match request, reply:
         case JoinGroup(), JoinReply(skip_assignment=True, members=(_, *_)):
-            return "returning static leader skips its assignment"
-        case JoinGroup(), JoinReply(error=ErrorCode.GROUP_MAX_SIZE_REACHED):
-            return "group was full"
-        case JoinGroup(), JoinReply(error=ErrorCode.INCONSISTENT_GROUP_PROTOCOL):
-            return "stranger was refused"
-        case SyncGroup(), SyncReply(pending=True):
-            return "sync answered pending"
-        case SyncGroup(assignments=assignments), SyncReply(error=error) if assignments and error is not ErrorCode.NONE:
-            return "leader's sync came too late"
-        case SyncGroup(), SyncReply(error=ErrorCode.ASSIGNMENT_FAILED):
-            return "assignment failed"
-        case Heartbeat() as asked, HeartbeatReply(error=ErrorCode.NONE) as answer if (
-            answer.generation_id > asked.generation_id
-        ):
-            return "resync learnt by heartbeat"
+            history.sometimes["returning static leader skips its assignment"] += 1
+        case SyncGroup(assignments=(_, *_)), SyncReply(error=error) if error is not ErrorCode.NONE:
+            history.sometimes["leader's sync came too late"] += 1
+        case Heartbeat(generation_id=known), HeartbeatReply(error=ErrorCode.NONE, generation_id=new) if new > known:
+            history.sometimes["resync learnt by heartbeat"] += 1
         case Heartbeat(wait_ms=wait_ms), HeartbeatReply(error=ErrorCode.REBALANCE_IN_PROGRESS) if wait_ms:
-            return "parked heartbeat answered with a rebalance"
-        case Heartbeat(), HeartbeatReply(error=ErrorCode.UNKNOWN_MEMBER_ID):
-            return "heartbeat after expiry"
-        case Heartbeat(), HeartbeatReply(error=ErrorCode.FENCED_INSTANCE_ID):
-            return "heartbeat of a fenced instance"
-        case CommitOffsets(), CommitReply(error=ErrorCode.ILLEGAL_GENERATION):
-            return "commit across a generation"
-        case CommitOffsets(), CommitReply(error=ErrorCode.REBALANCE_IN_PROGRESS):
-            return "commit while the assignment was awaited"
-        case DeleteGroup(), DeleteGroupReply(error=ErrorCode.NONE):
-            return "group deleted"
-    return ""
+            history.sometimes["parked heartbeat answered with a rebalance"] += 1
