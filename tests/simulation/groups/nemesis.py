@@ -67,9 +67,9 @@ class ProgramNemesis(Nemesis):
             asked = [self._step_down] if plan.priorities else []
             return {"resign": [self._resign, self._resign, *asked]}
         acts: dict[str, list[Act]] = {"aside": [self._step_aside, self._withdraw]}
-        if kind == CONNECT:
+        if kind == CONNECT and not plan.connects_topics:
             acts |= {"topics": [self._other_work], "undone": [self._work_and_back]}
-        if kind == CONSUMERS and plan.counts != "mapping":
+        if plan.follows_topics:
             acts |= {"topics": [self.grow_a_topic, self._put, self._delete, self._weigh]}
             acts |= {"undone": [self._put_and_delete, self._weigh_and_back, self._delete_and_put]}
         if kind == CONSUMERS and plan.counts != "pattern":

@@ -62,6 +62,8 @@ PRIORITIES = 0.6
 """How often candidates have priorities."""
 CONNECT_UPGRADES = 0.5
 """How often workers of connectors are eager, or change their protocol in rolling restarts."""
+CONNECTED_TOPICS = 0.6
+"""How often the connectors of the others are topics."""
 OWN_COOPERATIVE = 0.3
 """How often members of a kind of the user's own are cooperative."""
 
@@ -130,6 +132,14 @@ class Plan:
     refused: float = 0.0
     """The share of requests that are refused on their way."""
 
+    connects_topics: bool = False
+    """Connectors are topics, which the server assigns."""
+
+    @property
+    def follows_topics(self) -> bool:
+        """Whether the coordinator's topics are the work of the group."""
+        return self.connects_topics or (self.kind == CONSUMERS and self.counts != "mapping")
+
     def has(self, feature: str) -> bool:
         return feature in self.features
 
@@ -146,6 +156,7 @@ def draw_plan(seed: int, rng: Random) -> Plan:
     if plan.kind == CONNECT:
         is_upgraded = of_connect.random() < CONNECT_UPGRADES
         plan.stages = of_connect.choice(CONNECT_STAGES) if is_upgraded else (("incremental",),)
+        plan.connects_topics = not is_upgraded and of_connect.random() < CONNECTED_TOPICS
     if plan.stages == (COPIES[0],):
         plan.stages = (COPIES[seed % len(COPIES)],)
     plan.cooperative_members = plan.kind == MEMBERS and plan.static == 0.0 and of_own.random() < OWN_COOPERATIVE

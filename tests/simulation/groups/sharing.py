@@ -274,7 +274,8 @@ class ConnectLife(SharingLife):
         plan = self.world.plan
         self.worker = self.client.connect_worker(
             self.group_id,
-            self._configured,
+            None if plan.connects_topics else self._configured,
+            connectors=tuple(plan.topics) if plan.connects_topics else (),
             url="" if self.instance_id else f"http://{self.name.partition('.')[0]}",
             protocols=plan.stages[self.stage],
             scheduled_rebalance_max_delay=0.8,

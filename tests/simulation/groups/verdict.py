@@ -82,7 +82,7 @@ def wanted_places(world: ProgramWorld, lives: list[Life]) -> dict[Place, int]:
     """How many holders each place should have. A unit in quarantine has none."""
     left_out = world.quarantined()
     if world.plan.kind == CONNECT:
-        return {item: 1 for item in sorted(world.work_items) if _name(item) not in left_out}
+        return {item: 1 for item in sorted(world.work_now()) if _name(item) not in left_out}
     if world.plan.kind != CONSUMERS:
         return dict.fromkeys(range(world.numbers), 1)
     wanted: dict[Place, int] = {}

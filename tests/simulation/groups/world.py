@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from random import Random
@@ -136,9 +136,10 @@ class ProgramWorld(World):
     def _set_up(self) -> None:
         plan = self.plan
         self.note("world", "plan", plan)
-        if plan.kind == CONSUMERS:
+        if plan.kind == CONSUMERS or plan.connects_topics:
             for topic, partitions in plan.topics.items():
                 self.register(topic, partitions)
+        if plan.kind == CONSUMERS:
             own_strategies.register_all()
             self.books.most_holders = 2 if any("redundant" in name for name in plan.stages[0]) else 1
         for _ in range(plan.slots):
@@ -152,7 +153,7 @@ class ProgramWorld(World):
             life.transport.refuses_until_ms = 0
             life.transport.reset()
         super()._wait_for_peace()
-        if self.plan.kind == CONSUMERS and self.plan.counts != "mapping":
+        if self.plan.follows_topics:
             self._check_growth()
         self.calm_since = self.now_s
         for slot in self.programs:
@@ -307,6 +308,13 @@ class ProgramWorld(World):
 
     def partition_counts(self) -> dict[str, int]:
         return {topic: facts.partitions for topic, facts in self.topic_facts().items()}
+
+    def work_now(self) -> Collection[WorkItem]:
+        """The connectors and tasks that there are."""
+        if not self.plan.connects_topics:
+            return self.work_items
+        topics = {name: facts for name, facts in self.topics_now().items() if name in self.plan.topics}
+        return [WorkItem(name, task) for name, facts in topics.items() for task in range(-1, facts.partitions)]
 
     def draw_work(self) -> frozenset[WorkItem]:
         connectors = [f"c{number}" for number in range(self.draws.randint(1, 3))]
