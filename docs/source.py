@@ -65,13 +65,15 @@ def attributes_of(node: ast.ClassDef) -> Iterator[Attribute]:
     """The public ones, which must be annotated."""
     init = next((each for each in node.body if getattr(each, "name", "") == "__init__"), None)
     body: list[ast.stmt] = getattr(init, "body", [])
-    for each, following in zip(body, [*body[1:], ast.Pass()], strict=True):
+    for each, following in zip(body, [*body[1:], ast.Pass()], strict=False):
         match each:
             case ast.AnnAssign(target=ast.Attribute(attr=name), annotation=kind) if not name.startswith("_"):
                 yield Attribute(name, kind, following.value.value if is_text(following) else "")  # type: ignore[attr-defined]
             case ast.Assign(targets=targets):
-                public = [each for each in targets if not getattr(each, "attr", "_").startswith("_")]
-                assert not public, f"{node.name}: an annotation is missing at {ast.unparse(each)}"
+                for target in targets:
+                    is_own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name)
+                    is_public = is_own and not target.attr.startswith("_")  # type: ignore[attr-defined]
+                    assert not is_public, f"{node.name}: an annotation is missing at {ast.unparse(each)}"
 
 
 def names_defined(node: ast.stmt) -> set[str]:

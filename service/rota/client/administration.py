@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Literal
 
 from rota.client.calls import Caller, retry_delay
@@ -23,7 +22,6 @@ from rota.core.types import TopicFacts
 from rota.core.types.plan import Hypothesis, PlannedRebalance, plan_rebalance
 from rota.protocol.defaults import TOPICS_WAIT_MS
 from rota.protocol.errors import ErrorCode
-from rota.protocol.ids import check_namespace
 from rota.protocol.messages import (
     NO_GENERATION,
     CommitOffsets,
@@ -69,22 +67,10 @@ _WATCH_PAUSE_S = 0.5
 class Administration:
     """The groups, offsets and topics of one namespace."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        namespace: str,
-        *,
-        retry_timeout: float,
-        jitter: Callable[[], float] = random.random,
-    ) -> None:
-        check_seconds("retry_timeout", retry_timeout)
-        with typed_errors():
-            check_namespace(namespace)
-        self.namespace: str = namespace
-        self._transport = transport
-        self.stats: ClientStats = ClientStats(namespace)
-        """The counters of this client and its members: `rota.adapters.prometheus` and `.opentelemetry` export them."""
-        self._caller = Caller(transport, retry_timeout=retry_timeout, jitter=jitter, stats=self.stats.calls)
+    namespace: str
+    stats: ClientStats
+    _transport: Transport
+    _caller: Caller
 
     # --- groups -------------------------------------------------------------------------------
 

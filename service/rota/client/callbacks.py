@@ -59,13 +59,14 @@ async def notify(listener: Listener | None, *shares: Any, deadline: float | None
     """Call a listener, if there is one, and wait for it."""
     if listener is None:
         return
-    if _wants_deadline(listener):
+    if wants_deadline(listener):
         await call(listener, *shares, deadline=deadline)
     else:
         await call(listener, *shares)
 
 
-def _wants_deadline(listener: Listener) -> bool:
+def wants_deadline(listener: Listener) -> bool:
+    """Return whether a function has a parameter `deadline`."""
     try:
         return "deadline" in inspect.signature(listener).parameters
     except (TypeError, ValueError):  # Functions written in C have no signature.

@@ -42,6 +42,7 @@ from rota.client.options import (
 from rota.client.permits import PermitCandidacy, PermitRole, Permits
 from rota.client.pulse import Pulse
 from rota.client.roles import Assign, OpaqueRole, Protocols, Role, Share, Without
+from rota.client.stats import ClientStats
 from rota.client.topics import RegisteredTopics, Topics, TopicSelection, TopicsWatch
 from rota.client.transports.addresses import transport_to
 from rota.client.transports.port import Transport
@@ -50,7 +51,7 @@ from rota.core.membership import MembershipSettings
 from rota.core.types import leader, worker
 from rota.core.types import permits as permits_type
 from rota.credentials import Credentials
-from rota.protocol.ids import check_client_id, check_group_id, check_instance_id
+from rota.protocol.ids import check_client_id, check_group_id, check_instance_id, check_namespace
 from rota.protocol.messages import NO_GENERATION
 
 INSTANCE_ID_VARIABLE = "ROTA_GROUP_INSTANCE_ID"
@@ -146,24 +147,24 @@ class Client(Administration):
         jitter: Callable[[], float] = random.random,
     ) -> None:
         """`jitter` returns random numbers from 0 to 1, which spread the calls of many members."""
-        super().__init__(transport, namespace, retry_timeout=retry_timeout, jitter=jitter)
-        self._context = ClientContext(transport, jitter, pulse, stats=self.stats)
-        self._retry_refusals = retry_refusals
-        self._members_caller = self._caller
-        """The members' caller, without the check of `_caller`: members still leave while the client closes."""
-        self._caller = Caller(
-            transport,
-            retry_timeout=retry_timeout,
-            jitter=jitter,
-            stats=self.stats.calls,
-            check=self._context.check_usable,
-        )
-        self.lag: LoopLag = LoopLag(on_resume=self._context.check_deadlines)
-        """Lag of this client's event loop: a blocked loop sends no heartbeats."""
-        self.stats.lag = self.lag
+        check_seconds("retry_timeout", retry_timeout)
+        self.namespace: str = namespace
         self.client_id: str = socket.gethostname() if client_id is None else client_id
         with typed_errors():
+            check_namespace(namespace)
             check_client_id(self.client_id)
+        self._transport = transport
+        self.stats: ClientStats = ClientStats(namespace)
+        """The counters of this client and its members: `rota.adapters.prometheus` and `.opentelemetry` export them."""
+        self._context = ClientContext(transport, jitter, pulse, stats=self.stats)
+        self._retry_refusals = retry_refusals
+        calling = partial(Caller, transport, retry_timeout=retry_timeout, jitter=jitter, stats=self.stats.calls)
+        self._caller = calling(check=self._context.check_usable)
+        self._members_caller = calling()
+        """The members' caller, without the check of `_caller`: members still leave while the client closes."""
+        self.lag: LoopLag = LoopLag(on_resume=self._context.check_deadlines)
+        """Lag of this client's event loop: a blocked loop sends no heartbeats."""
+        self.stats.watch_loop(self.lag)
 
     async def start(self) -> None:
         """Enter, as a block does, for clients that live in an object or a fixture; `close` is the counterpart."""

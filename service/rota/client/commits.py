@@ -29,7 +29,7 @@ from rota.client.errors import (
 from rota.client.holding import Holding
 from rota.client.roles import Role
 from rota.client.stats import MemberStats
-from rota.client.tasks import BackgroundTasks, any_set
+from rota.client.tasks import BackgroundTasks, first_of
 from rota.client.transports.port import Answer
 from rota.core.assignors import TopicPartition
 from rota.core.membership import Membership, State
@@ -181,7 +181,7 @@ class Commits(Generic[Share]):
         """
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_TIMEOUT_S if for_good_s is None else for_good_s):
-                await (any_set(self._idle, self._waits_for_next) if for_good_s is None else self._idle.wait())
+                await (first_of(self._idle, self._waits_for_next) if for_good_s is None else self._idle.wait())
 
     def drop(self) -> None:
         """Fail all commits that are not known to be made: the share is lost, and the generation with it."""

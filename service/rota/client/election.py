@@ -19,7 +19,7 @@ from rota.client.options import PREEMPT_AFTER_S, STOP_DRAIN_S, check_seconds, to
 from rota.client.roles import Role
 from rota.client.running import RunningOver, _keep
 from rota.client.stop_deadline import Step, cancelled_for
-from rota.client.tasks import Contained, any_set, contained
+from rota.client.tasks import Contained, contained, first_of
 from rota.client.term import ELECTION, Leadership, Term, Wording
 from rota.client.user_functions import WorkRetry, check_async_work, run_work
 from rota.core.membership import Assigned, JoinedAsLeader, MembershipSettings
@@ -174,7 +174,7 @@ class Election(RunningOver):
         """Yield each term when it starts. The next one follows after the former has ended."""
         await self._until_entered()
         while True:
-            await any_set(self._elected, self.member._over)
+            await first_of(self._elected, self.member._over)
             if self._is_over or self.member.is_over or self._term is None:
                 return
             term = self._term
@@ -315,7 +315,7 @@ class Election(RunningOver):
             except self._wording.error as lost:
                 if not term._is_end_of(lost):
                     raise  # The loss is another election's: this one is still led, and its work ended with an error.
-                await any_set(term.lost, self.member._over)
+                await first_of(term.lost, self.member._over)
                 level = logging.WARNING if term.reason == self._wording.lost else logging.INFO
                 _log.log(level, "%s %s: %s", self._wording.subject, self._name, lost)
         raise self._wording.error(f"{self._wording.candidacy} is over")
@@ -330,7 +330,7 @@ class Election(RunningOver):
         """Log once why this candidate waits: a program that takes the same lock twice would wait silently."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_LONG_WAIT_S):
-                await any_set(self._elected)
+                await self._elected.wait()
                 return
         what = await self._describe_wait()
         _log.info("%s %s: waiting for %.0f s: %s", self._wording.subject, self._name, _LONG_WAIT_S, what)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -11,6 +11,7 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.fencing_token import NO_TOKEN
 
 Share = TypeVar("Share")
+Event = TypeVar("Event")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +98,14 @@ MemberEvent: TypeAlias = (
 )
 
 
-class Broadcast(Generic[Share]):
-    """Publishes every event to every listener. Members have few events, so that listeners need no wait."""
+class Broadcast(Generic[Event]):
+    """Publishes every event to every listener. Events are few, so publishers never wait."""
 
     def __init__(self) -> None:
-        self._queues: list[asyncio.Queue[MemberEvent[Share] | None]] = []
+        self._queues: list[asyncio.Queue[Event | None]] = []
         self._is_over = False
 
-    def publish(self, event: MemberEvent[Share]) -> None:
+    def publish(self, event: Event) -> None:
         for queue in self._queues:
             queue.put_nowait(event)
 
@@ -114,16 +115,16 @@ class Broadcast(Generic[Share]):
         for queue in self._queues:
             queue.put_nowait(None)
 
-    async def listen(self, first: MemberEvent[Share] | None) -> AsyncIterator[MemberEvent[Share]]:
+    async def listen(self, *first: Event) -> AsyncGenerator[Event, None]:
         """Yield `first`, then all events from now on."""
-        queue: asyncio.Queue[MemberEvent[Share] | None] = asyncio.Queue()
-        if first is not None:
-            queue.put_nowait(first)
+        queue: asyncio.Queue[Event | None] = asyncio.Queue()
+        for event in first:
+            queue.put_nowait(event)
         if self._is_over:
             queue.put_nowait(None)
         self._queues.append(queue)
         try:
-            while (event := await queue.get()) is not None:
-                yield event
+            while (following := await queue.get()) is not None:
+                yield following
         finally:
             self._queues.remove(queue)

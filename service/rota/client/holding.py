@@ -20,7 +20,7 @@ from rota.client.callbacks import (
 )
 from rota.client.driver import Driver
 from rota.client.errors import losses_are_expected
-from rota.client.events import Assigned, Broadcast, Lost, RebalanceStarted, Revoked
+from rota.client.events import Assigned, Broadcast, Lost, MemberEvent, RebalanceStarted, Revoked
 from rota.client.roles import Role
 from rota.client.stats import MemberStats
 from rota.client.stop_deadline import Step, StopDeadline
@@ -62,7 +62,7 @@ class Holding(Generic[Share]):
         listeners: Listeners[Share],
         driver: Driver,
         callbacks: CallbackQueue,
-        broadcast: Broadcast[Share],
+        broadcast: Broadcast[MemberEvent[Share]],
         on_error: Callable[[Exception], None],
         stats: MemberStats,
         deadline: StopDeadline,

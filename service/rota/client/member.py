@@ -90,7 +90,7 @@ class Member(Running, Generic[Share]):
         self._block = asyncio.TaskGroup()
         self._tasks = BackgroundTasks(self._fail)
         self._callbacks = CallbackQueue(id(self), self._fail)
-        self._broadcast: Broadcast[Share] = Broadcast()
+        self._broadcast: Broadcast[MemberEvent[Share]] = Broadcast()
         self._driver = Driver(
             self._machine,
             context.transport,
@@ -226,7 +226,8 @@ class Member(Running, Generic[Share]):
     async def events(self) -> AsyncIterator[MemberEvent[Share]]:
         """Yield this member's events, starting with its current share. Use them to observe; callbacks stop the work."""
         await self._until_entered()
-        async for event in self._broadcast.listen(self._holding.current):
+        current = self._holding.current
+        async for event in self._broadcast.listen(*(() if current is None else (current,))):
             yield event
         if self._failure is not None:
             raise self._failure

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from rota.client.options import STOP_DRAIN_S, check_seconds
 from rota.client.signals import StopRequests, stopped_by_signals
-from rota.client.tasks import Contained, contained
+from rota.client.tasks import Contained, contained, first_of
 
 _log = logging.getLogger(__name__)
 
@@ -262,12 +262,3 @@ def _end(task: asyncio.Future[None]) -> None:
     """Cancel a task without a waiting caller."""
     task.cancel()
     _keep(task)
-
-
-async def first_of(task: asyncio.Future[Any], event: asyncio.Event) -> None:
-    """Return when the task is done or the event is set. Its own cancellation does not cancel the task."""
-    waiting = asyncio.ensure_future(event.wait())
-    try:
-        await asyncio.wait((task, waiting), return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        waiting.cancel()

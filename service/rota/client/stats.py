@@ -242,8 +242,7 @@ class ClientStats:
     """The numbers of one client: of its members by group and kind, and of its other calls."""
 
     def __init__(self, namespace: str = "") -> None:
-        self.lag: LoopLag | None = None
-        """The lag of the client's event loop."""
+        self._lag: LoopLag | None = None
         self._counts: dict[Labels, Counts] = {}
         self._members: dict[MemberStats, weakref.ref[Any]] = {}
         self._groups = GroupBound()
@@ -258,6 +257,10 @@ class ClientStats:
 
     def counts_of(self, labels: Labels) -> Counts:
         return self._counts.setdefault(labels, Counts())
+
+    def watch_loop(self, lag: LoopLag) -> None:
+        """Export the lag of the client's event loop."""
+        self._lag = lag
 
     def begin(self, stats: MemberStats, member: Observed) -> None:
         self._members[stats] = weakref.ref(member, lambda _: self.end(stats))
@@ -287,9 +290,9 @@ class ClientStats:
 
     def gauges(self) -> Iterator[Sample]:
         """Yield the current values of all gauges. Any thread may call it."""
-        if self.lag is not None:
-            yield metrics.LOOP_LAG, (), self.lag.last
-            yield metrics.LOOP_LAG_MAX, (), self.lag.worst
+        if self._lag is not None:
+            yield metrics.LOOP_LAG, (), self._lag.last
+            yield metrics.LOOP_LAG_MAX, (), self._lag.worst
         for stats, reference in self._members.copy().items():
             if (member := reference()) is not None:
                 for metric, value in stats.gauges(member):

@@ -134,13 +134,13 @@ class Client:
 
     namespace: str
 
+    client_id: str
+
     stats: ClientStats
     """The counters of this client and its members: `rota.adapters.prometheus` and `.opentelemetry` export them."""
 
     lag: LoopLag
     """Lag of this client's event loop: a blocked loop sends no heartbeats."""
-
-    client_id: str
 
     def start(self) -> None:
         """Enter, as a block does, for clients that live in an object or a fixture; `close` is the counterpart."""

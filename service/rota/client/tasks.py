@@ -34,13 +34,14 @@ async def contained(coroutine: Coroutine[Any, Any, Outcome]) -> Contained[Outcom
         return Contained(error=error)
 
 
-async def any_set(*events: asyncio.Event) -> None:
-    """Return when one of these events is set."""
-    waiting = [asyncio.ensure_future(event.wait()) for event in events]
+async def first_of(*awaited: asyncio.Future[Any] | asyncio.Event) -> None:
+    """Return when one of these futures is done, or one of these events is set. Its cancellation cancels no future."""
+    events = [asyncio.ensure_future(each.wait()) for each in awaited if isinstance(each, asyncio.Event)]
+    futures = [each for each in awaited if not isinstance(each, asyncio.Event)]
     try:
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((*events, *futures), return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for each in waiting:
+        for each in events:
             each.cancel()
 
 

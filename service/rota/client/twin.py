@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 import rota.client as sdk
-from rota.client.callbacks import current_queues, in_own_thread, inside
+from rota.client.callbacks import current_queues, in_own_thread, inside, wants_deadline
 from rota.client.connect_worker import WorkShared
 from rota.client.consumer_protocol import Partitions
 from rota.client.signals import stopped_by_signals
@@ -28,6 +28,7 @@ from rota.client.user_functions import check_plain, check_plain_result, name_of
 Original = TypeVar("Original")
 
 Share = TypeVar("Share")
+Outcome = TypeVar("Outcome")
 
 WAITS = frozenset({"wait", "wait_assigned", "wait_done"})
 """Methods that also take a `timeout`."""
@@ -69,7 +70,7 @@ class Twin(Generic[Original]):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        value = self._thread.run(_read(self._original, name))
+        value = self._thread.run(_do(partial(getattr, self._original, name)))
         return self._method(value) if inspect.ismethod(value) else _twin(value, self._thread)
 
     def __enter__(self) -> Self:
@@ -202,10 +203,6 @@ def connect(*arguments: Any, **options: Any) -> Client:
         raise
 
 
-async def _read(original: Any, name: str) -> Any:
-    return getattr(original, name)
-
-
 async def _call(
     method: Callable[..., Any],
     arguments: list[Any],
@@ -217,15 +214,9 @@ async def _call(
     is.
     """
     with inside(*queues):
-        return await _timed(method, arguments, named, timeout_s)
-
-
-async def _timed(
-    method: Callable[..., Any], arguments: list[Any], named: dict[str, Any], timeout_s: float | None
-) -> Any:
-    async with asyncio.timeout(timeout_s):
-        outcome = method(*arguments, **named)
-        return await outcome if inspect.isawaitable(outcome) else outcome
+        async with asyncio.timeout(timeout_s):
+            outcome = method(*arguments, **named)
+            return await outcome if inspect.isawaitable(outcome) else outcome
 
 
 def _twin(value: Any, thread: _Thread) -> Any:
@@ -255,11 +246,8 @@ def _given(argument: Any, thread: _Thread) -> Any:
     """Convert an argument of the user: functions are called in threads, with twins."""
     if isinstance(argument, Twin):
         return argument._original
-    return _in_thread(argument, thread) if inspect.isroutine(argument) or _is_callable_object(argument) else argument
-
-
-def _is_callable_object(argument: Any) -> bool:
-    return callable(argument) and not isinstance(argument, type)
+    is_function = inspect.isroutine(argument) or (callable(argument) and not isinstance(argument, type))
+    return _in_thread(argument, thread) if is_function else argument
 
 
 def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., Awaitable[Any]]:
@@ -284,16 +272,9 @@ def _in_thread(function: Callable[..., Any], thread: _Thread) -> Callable[..., A
         return running.result()
 
     call.__qualname__ = name_of(function)
-    if "deadline" in _parameters(function):
+    if wants_deadline(function):
         call.__signature__ = inspect.signature(function)  # type: ignore[attr-defined]
     return call
-
-
-def _parameters(function: Callable[..., Any]) -> tuple[str, ...]:
-    try:
-        return tuple(inspect.signature(function).parameters)
-    except (TypeError, ValueError):  # Functions written in C have no signature.
-        return ()
 
 
 class _Block:
@@ -350,5 +331,5 @@ class _Block:
             self._entered.set()
 
 
-async def _do(act: Callable[[], None]) -> None:
-    act()
+async def _do(act: Callable[[], Outcome]) -> Outcome:
+    return act()

@@ -17,7 +17,7 @@ from rota.client.errors import CoordinatorError, MembershipLost, Unavailable, wi
 from rota.client.options import STOP_DRAIN_S, check_seconds, to_ms
 from rota.client.running import RunningOver
 from rota.client.stop_deadline import Step, cancelled_for
-from rota.client.tasks import FinalSignal, until_ended
+from rota.client.tasks import FinalSignal, first_of, until_ended
 from rota.client.user_functions import WorkRetry, check_async_work, run_work
 from rota.core.assignors import TopicPartition
 from rota.protocol.defaults import BACKOFF_FIRST_MS
@@ -384,12 +384,10 @@ class WorkerPool(RunningOver):
         rest = without_losses(error)
         if rest is error:
             return error
-        stopping = asyncio.ensure_future(shard._stopping.wait())
         settled = asyncio.ensure_future(self.consumer._until_settled())
         try:
-            await asyncio.wait((stopping, settled), return_when=asyncio.FIRST_COMPLETED)
+            await first_of(settled, shard._stopping)
         finally:
-            stopping.cancel()
             settled.cancel()
         return error if shard.is_held and not shard._stopping.is_set() else rest
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
+from rota.client.events import Broadcast
 from rota.protocol.fencing_token import generation_of
 
 _UUID_LENGTH = 36
@@ -134,9 +135,8 @@ class Changes:
     def __init__(self, boot: str) -> None:
         self._boot = boot
         self._remembered: deque[Change] = deque(maxlen=_REMEMBERED)
-        self._queues: list[asyncio.Queue[Change | None]] = []
+        self._broadcast: Broadcast[Change] = Broadcast()
         self._number = 0
-        self._is_over = False
 
     @property
     def last(self) -> Change | None:
@@ -147,31 +147,20 @@ class Changes:
         self._number += 1
         change = Change(self._boot, self._number, kind, at_ms, status)
         self._remembered.append(change)
-        for queue in self._queues:
-            queue.put_nowait(change)
+        self._broadcast.publish(change)
         return change
 
     def end(self) -> None:
         """End all listeners."""
-        self._is_over = True
-        for queue in self._queues:
-            queue.put_nowait(None)
+        self._broadcast.end()
 
     async def listen(self, last_event_id: str = "") -> AsyncGenerator[Change, None]:
         """Yield the changes missed since that event, as far as they are kept, or else the last one; then
         all new ones.
         """
-        queue: asyncio.Queue[Change | None] = asyncio.Queue()
-        for missed in self._missed(last_event_id):
-            queue.put_nowait(missed)
-        if self._is_over:
-            queue.put_nowait(None)
-        self._queues.append(queue)
-        try:
-            while (change := await queue.get()) is not None:
+        async with aclosing(self._broadcast.listen(*self._missed(last_event_id))) as changes:
+            async for change in changes:
                 yield change
-        finally:
-            self._queues.remove(queue)
 
     def _missed(self, last_event_id: str) -> list[Change]:
         boot, _, number = last_event_id.rpartition("-")
