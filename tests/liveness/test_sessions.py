@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rota.core.replica.ports import RELEASED, SeenMembers
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, HeartbeatMany, HeartbeatManyReply, HeartbeatReply, MemberHeartbeat
 from rota.server.liveness.memory import MemoryLiveness
@@ -57,6 +58,37 @@ async def test_a_replica_without_the_owner_reports_no_state() -> None:
 
         assert forwarded == HeartbeatReply(generation_id=worker.generation_id, state="Stable")
         assert recorded == HeartbeatReply(generation_id=worker.generation_id, state="")
+
+
+# --- a liveness store that hangs while a replica stops ------------------------------------------------
+
+
+class Hanging(MemoryLiveness):
+    """It answers no read before `answers` is set."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        super().__init__(fleet.clock.monotonic_ms)
+        self.answers = asyncio.Event()
+        self.is_asked = asyncio.Event()
+
+    async def read(self, shard_id: int) -> SeenMembers:
+        self.is_asked.set()
+        await self.answers.wait()
+        return await super().read(shard_id)
+
+
+@in_virtual_time
+async def test_a_replica_that_stops_serves_no_shard_whose_sessions_are_read_late() -> None:
+    fleet = Fleet()
+    liveness = fleet.liveness = Hanging(fleet)
+    async with fleet.replica("r1") as replica:
+        await liveness.is_asked.wait()
+        await replica.drain()
+        liveness.answers.set()
+        await asyncio.sleep(0.01)
+
+        assert replica.owners() == []
+        assert fleet.tables.owners()[0].lease_until_ms == RELEASED
 
 
 # --- a liveness store that answers in wrong forms ---------------------------------------------------

@@ -10,7 +10,16 @@ import pytest
 
 from rota.core.replica.forwarding import NoAnswer
 from rota.core.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner
-from rota.protocol.messages import Heartbeat, JoinReply, LeaveGroup, LeavingMember, Protocol, PutTopic, SyncGroup
+from rota.protocol.messages import (
+    DeleteGroup,
+    Heartbeat,
+    JoinReply,
+    LeaveGroup,
+    LeavingMember,
+    Protocol,
+    PutTopic,
+    SyncGroup,
+)
 from rota.server.health import HealthCheck
 from rota.server.observability.metrics import Metrics
 from rota.server.runtime.coordinator import LocalCoordinator
@@ -87,6 +96,23 @@ async def test_a_partition_without_an_owner_is_counted_until_it_has_one(observed
     assert await counted_with(b'{"topics": {}}') == (2, 1)
     assert await counted_with(b'{"topics": {"docs": [0, 1]}}') == (0, 0)
     assert observed.value(OF_CRITICAL, group="default/nightly") == 1, "a critical group that does not exist"
+
+
+async def test_topics_of_a_namespace_without_groups_are_forgotten(observed: Observed) -> None:
+    await observed.coordinator.call(PutTopic("default", "docs", 2))
+    own_strategy = (Protocol("mine", b'{"topics": ["docs"]}'),)
+    joined = (await observed.coordinator.call(a_join(protocol_type="consumer", protocols=own_strategy))).reply
+    assert isinstance(joined, JoinReply)
+    shares = ((joined.member_id, b'{"topics": {}}'),)
+    await observed.coordinator.call(SyncGroup("default", "g", joined.member_id, 1, "i1", assignments=shares))
+    await observed.health.sweep()
+    assert list(observed.health._topics) == ["default"]
+
+    await observed.coordinator.call(LeaveGroup("default", "g", members=(LeavingMember(joined.member_id, None),)))
+    await observed.coordinator.call(DeleteGroup("default", "g"))
+    await observed.health.sweep()
+
+    assert observed.health._topics == {}
 
 
 async def test_an_expired_member_shows_how_late_that_was(observed: Observed) -> None:

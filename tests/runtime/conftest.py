@@ -28,7 +28,12 @@ class FaultyStore(MemoryStore):
         self.open_gate = asyncio.Event()
         self.open_gate.set()
         self.waiting = asyncio.Event()
+        self.open_answers = asyncio.Event()
+        self.open_answers.set()
+        """While it is not set, an append is durable and not answered."""
         self.lose_answer = False
+        self.broken: Exception | None = None
+        """What the next append raises: a bug of the store's."""
         self.fail = False
         self.away = False
         self.appends: list[int] = []
@@ -42,10 +47,14 @@ class FaultyStore(MemoryStore):
         self.waiting.set()
         await self.open_gate.wait()
         self.waiting.clear()
+        if self.broken is not None:
+            broken, self.broken = self.broken, None
+            raise broken
         if self.fail:
             raise StoreUnavailable("the store is away")
         refused = await super().append(batches)
         self.appends.append(sum(len(batch.events) for batch in batches))
+        await self.open_answers.wait()
         if self.lose_answer:
             raise StoreUnavailable("the answer was lost")
         return refused

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
@@ -12,11 +13,12 @@ from rota.protocol.messages import (
     FetchReply,
     Heartbeat,
     OffsetToCommit,
+    Protocol,
 )
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time
-from tests.runtime.conftest import NOW, FaultyStore, a_stable_member, until, until_ready
+from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until, until_ready
 
 
 def a_commit(offset: int, group_id: str = "simple") -> CommitOffsets:
@@ -96,6 +98,31 @@ async def test_an_unknown_outcome_makes_the_owner_claim_the_shard_anew(
     assert await fetched(coordinator) == 2, "it had landed, and the reload finds it"
 
 
+async def test_an_append_that_raises_costs_its_shards_and_not_the_process(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    """Such as a value that a store cannot encode: the journal's JSON has no NaN."""
+    epoch_before = coordinator.locate("default", "simple").epoch
+    store.broken = ValueError("Out of range float values are not JSON compliant")
+
+    refused = await coordinator.call(a_commit(2))
+    await until_ready(coordinator)
+
+    assert refused.reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert coordinator.locate("default", "simple").epoch > epoch_before
+    assert (await coordinator.call(a_commit(3))).reply.error is ErrorCode.NONE
+
+
+async def test_a_record_without_a_line_costs_its_shard_and_not_the_process(coordinator: LocalCoordinator) -> None:
+    no_bytes: Any = "text where the journal's line needs bytes"
+
+    refused = await coordinator.call(a_join(protocols=(Protocol("p", no_bytes),)))
+    await until_ready(coordinator)
+
+    assert refused.reply.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert (await coordinator.call(a_commit(3))).reply.error is ErrorCode.NONE
+
+
 async def test_an_overtaken_owner_writes_nothing_and_drops_the_shard(
     coordinator: LocalCoordinator, store: FaultyStore, tables: MemoryTables
 ) -> None:
@@ -121,6 +148,41 @@ async def test_a_restart_keeps_everything_that_was_acknowledged(tables: MemoryTa
         beat = await second.call(Heartbeat("default", "g", joined.member_id, joined.generation_id))
 
     assert beat.reply.error is ErrorCode.NONE
+
+
+@in_virtual_time
+async def test_an_append_of_unknown_outcome_costs_every_shard_in_it() -> None:
+    clock = LoopClock()
+    store = FaultyStore(MemoryTables(clock.monotonic_ms))
+    await store.open(2)
+    async with LocalCoordinator(store, shard_count=2, limits=NOW, clock=clock) as coordinator:
+        await until_ready(coordinator)
+        epochs_before = {owner.shard_id: owner.epoch for owner in coordinator.owners()}
+        store.fail = True
+
+        refused = [coordinator.call(a_commit(1, group_id)) for group_id in ("b", "c", "d", "e")]
+        answers = await asyncio.gather(*refused)
+        store.fail = False
+        await until_ready(coordinator)
+
+        assert {answer.reply.error for answer in answers} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert all(owner.epoch > epochs_before[owner.shard_id] for owner in coordinator.owners())
+
+
+async def test_what_is_decided_during_an_append_is_in_the_next_one(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    store.open_gate.clear()
+    first = asyncio.create_task(coordinator.call(a_commit(1, "b")))
+    await store.waiting.wait()
+    appends = len(store.appends)
+    later = [asyncio.create_task(coordinator.call(a_commit(1, group_id))) for group_id in ("c", "d", "e")]
+    await asyncio.sleep(0)
+    store.open_gate.set()
+
+    await asyncio.gather(first, *later)
+
+    assert store.appends[appends:] == [1, 3]
 
 
 @in_virtual_time

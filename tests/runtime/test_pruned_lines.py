@@ -46,6 +46,29 @@ async def test_a_watch_that_is_overtaken_between_two_pages_is_stopped(
     assert stopped.value.first_revision == seen[0].seq + PAGE + 5
 
 
+async def test_a_watch_from_a_line_that_its_owner_does_not_know_to_be_durable_starts_after_it(
+    coordinator: LocalCoordinator, store: FaultyStore
+) -> None:
+    """A reader of the store sees a line before the append of the line is answered."""
+    await commit(coordinator, "g", 1)
+    store.open_answers.clear()
+    committing = asyncio.create_task(commit(coordinator, "g", 2))
+    shard_id = shard_of("default", "g", 2)
+    await until(lambda: len(store.tables.read_events(shard_id, 0, PAGE)) == 3)
+    landed = store.tables.read_events(shard_id, 0, PAGE)[-1]
+
+    async def follow() -> JournalEvent:
+        return await anext(coordinator.watch("default", "g", landed.seq))
+
+    following = asyncio.create_task(follow())
+    await asyncio.sleep(0)
+    store.open_answers.set()
+    await committing
+
+    async with asyncio.timeout(SOON_S):
+        assert (await following).seq == landed.seq + 1
+
+
 async def test_a_watch_through_another_replica_is_stopped_too(
     fleet: list[RunningReplica], tables: MemoryTables
 ) -> None:

@@ -11,14 +11,13 @@ from rota.core.replica.forwarding import NoAnswer
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
-from tests.runtime import test_confirming, test_waiting
+from tests.runtime import test_commit_order, test_confirming, test_waiting
 from tests.runtime.conftest import NOW
 from tests.unit.group import test_elections_at_once, test_freezing, test_progress, test_side_door, test_static_members
 from tests.unit.replica import (
     test_answers_at_once,
     test_assigning,
     test_forwarding,
-    test_group_commit,
     test_known_owners,
     test_leases,
     test_owned_shard,
@@ -141,7 +140,7 @@ DIRECTED: dict[str, Directed] = {
         test_progress.test_progress_of_a_topic_that_is_not_read_expires_alone
     ),
     "old_updates_are_believed": Directed(test_owned_shard.test_a_member_keeps_what_the_last_owner_was_silent_for),
-    "only_one_shard_is_given_up": Directed(test_group_commit.test_an_append_of_unknown_outcome_loses_every_shard_in_it),
+    "only_one_shard_is_given_up": Directed(test_commit_order.test_an_append_of_unknown_outcome_costs_every_shard_in_it),
     "retries_do_not_end": Directed(test_forwarding.test_retries_end_after_a_while_with_the_last_answer),
     "skipped_assignment_counts": Directed(test_static_members.test_returning_leader_has_to_skip_assigning),
     "stale_renewal_reinstalls": Directed(test_leases.test_a_shard_dropped_during_its_renewal_stays_dropped),

@@ -10,11 +10,12 @@ from msgspec import structs
 from rota.core.group import assignment, records, shard
 from rota.core.replica import assigning, forwarding, leases, owned_shard
 from rota.core.replica.leases import DropClosed, Leases, Serve
-from rota.core.replica.owned_shard import GroupCommit, Landed, Now, OwnedShard, Ready
+from rota.core.replica.owned_shard import Now, OwnedShard, Ready
 from rota.core.replica.ports import Answer, StoreUnavailable
 from rota.core.replica.shared_liveness import SharedLiveness
 from rota.core.types import worker as worker_type
 from rota.protocol.errors import ErrorCode
+from rota.server.runtime.loop import ShardLoop
 from rota.testing import memory
 from tests.simulation.registry import Patch, mutant
 
@@ -89,23 +90,18 @@ def unknown_outcome_is_failure(patch: Patch) -> None:
     """D2, D3, S1: a write without an answer is taken to have failed; the owner goes on with its epoch."""
     too_late = Now(0, 2**62)
 
-    def outcome_unknown(self: Any, _why: str) -> Landed:
-        sent, self._sent = self._sent, None
-        return Landed({owned: owned.committed(batch.last_seq, too_late) for owned, batch in sent.items()}, {})
+    def give_up_all(self: Any, batches: Any, _why: str) -> None:
+        for owned, batch in batches.items():
+            self._hand_out(owned, owned.committed(batch.last_seq, too_late))
 
-    patch(GroupCommit, "outcome_unknown", outcome_unknown)
+    patch(ShardLoop, "_give_up_all", give_up_all)
 
 
 @mutant
 def only_one_shard_is_given_up(patch: Patch) -> None:
     """D3: of several shards in a write of unknown outcome only the first is given up."""
-    original = GroupCommit.outcome_unknown
-
-    def outcome_unknown(self: Any, why: str) -> Landed:
-        lost = list(original(self, why).lost.items())
-        return Landed({}, dict(lost[:1]))
-
-    patch(GroupCommit, "outcome_unknown", outcome_unknown)
+    original = ShardLoop._give_up_all
+    patch(ShardLoop, "_give_up_all", lambda self, batches, why: original(self, dict(list(batches.items())[:1]), why))
 
 
 @mutant
@@ -248,11 +244,11 @@ def no_sequence_check(patch: Patch) -> None:
     """D1, S11, S12: a write lands wherever the journal ends."""
     patch(memory._Shard, "accepts", lambda self, batch: self.epoch == batch.epoch)
 
-    def outcome_unknown(self: Any, _why: str) -> Landed:
-        sent, self._sent = self._sent, None
-        return Landed({owned: owned.committed(batch.last_seq, Now(0, 0)) for owned, batch in sent.items()}, {})
+    def give_up_all(self: Any, batches: Any, _why: str) -> None:
+        for owned, batch in batches.items():
+            self._hand_out(owned, owned.committed(batch.last_seq, Now(0, 0)))
 
-    patch(GroupCommit, "outcome_unknown", outcome_unknown)
+    patch(ShardLoop, "_give_up_all", give_up_all)
 
 
 # --- forwarding -----------------------------------------------------------------------------------------

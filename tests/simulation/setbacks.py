@@ -28,14 +28,13 @@ from typing import Any, NamedTuple
 
 from rota.core.group import records as r
 from rota.core.replica.going_back import Known, Setback, is_setback
-from rota.core.replica.owned_shard import Batch
-from rota.core.replica.ports import Floor, ShardClaim, ShardOwner
+from rota.core.replica.ports import Floor, ShardBatch, ShardClaim, ShardOwner
 from rota.protocol.ids import shard_of
 from rota.testing.scheduler import Process
 from tests.simulation.history import GroupKey, Landed
 from tests.simulation.profiles import Parts, Profile
 from tests.simulation.replica import SimulatedReplica
-from tests.simulation.store import Found, SimulatedStore, Tables
+from tests.simulation.store import Found, SimulatedStore, Tables, entry_of
 from tests.simulation.without import NOTHING, Without
 from tests.simulation.world import World
 
@@ -146,11 +145,11 @@ class SetbackStore(SimulatedStore):
             self._history.journal[shard_id][:] = lines
         self.folded, self._loaded_facts = deepcopy(to.folded), dict(to.loaded)
 
-    def _note_landed(self, replica_id: str, clock_offset_ms: int, batch: Batch) -> None:
+    def _note_landed(self, replica_id: str, clock_offset_ms: int, batch: ShardBatch) -> None:
         super()._note_landed(replica_id, clock_offset_ms, batch)
         self.on_landed(batch)
 
-    on_landed: Callable[[Batch], None]
+    on_landed: Callable[[ShardBatch], None]
 
 
 class SetbackWorld(World):
@@ -287,8 +286,8 @@ class SetbackWorld(World):
         of_shard = (key for key in self._highest if shard_of(*key, self.profile.shards) == shard_id)
         return max((self._highest[key] for key in of_shard), default=0)
 
-    def _note_generations(self, batch: Batch) -> None:
-        for revision, entry in enumerate(batch.entries, batch.first_seq):
+    def _note_generations(self, batch: ShardBatch) -> None:
+        for revision, entry in enumerate(map(entry_of, batch.events), batch.first_seq):
             record, key = entry.record, (entry.namespace, entry.group_id)
             match record:
                 case r.GenerationCompleted() | r.GroupEmptied() | r.AssignmentSynced(resync=True):

@@ -8,10 +8,9 @@ from itertools import islice
 from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from rota.core.group.records import decode_entry
+from rota.core.group.records import Entry, decode_entry
 from rota.core.group.rows import ShardImage, SideCommit
 from rota.core.group.shard import ShardState
-from rota.core.replica.owned_shard import Batch
 from rota.core.replica.ports import (
     Floor,
     JournalEvent,
@@ -177,18 +176,18 @@ class SimulatedStore:
                 refused.append(batch.shard_id)
                 self._history.sometimes["stale append refused"] += 1
             else:
-                self._note_landed(owner_id, clock_offset_ms, _decoded(batch))
+                self._note_landed(owner_id, clock_offset_ms, batch)
                 self._history.sometimes["unknown append landed"] += gave_up()
         return refused
 
-    def _note_landed(self, replica_id: str, clock_offset_ms: int, batch: Batch) -> None:
+    def _note_landed(self, replica_id: str, clock_offset_ms: int, batch: ShardBatch) -> None:
         """Into W, and into the shard folded from W."""
         now_ms = self._scheduler.now_ms
         if self.tables.lease_left_ms(batch.shard_id) <= 0:
             self._history.sometimes["append landed after the lease was over"] += 1
         journal = self._history.journal[batch.shard_id]
         folded = self.folded[batch.shard_id]
-        for seq, entry in enumerate(batch.entries, batch.first_seq):
+        for seq, entry in enumerate(map(entry_of, batch.events), batch.first_seq):
             journal.append(Landed(seq, batch.epoch, entry, entry.at_ms - clock_offset_ms, now_ms, replica_id))
             note_landing(self._history, folded, entry)
             folded.replay(entry)
@@ -205,11 +204,10 @@ class SimulatedStore:
             self._history.violations.append(f"S14 shard {shard_id}: loaded {loaded}, folded {folded}")
 
 
-def _decoded(batch: ShardBatch) -> Batch:
-    """The batch with its entries."""
+def entry_of(event: JournalEvent) -> Entry:
+    """The journal's line as the core wrote it."""
     names = ("namespace", "group_id", "generation_id", "at_ms", "kind", "reason", "payload")
-    entries = tuple(decode_entry({name: getattr(event, name) for name in names}) for event in batch.events)
-    return Batch(batch.shard_id, batch.epoch, batch.first_seq, entries, batch.rows, batch.replica_id or "")
+    return decode_entry({name: getattr(event, name) for name in names})
 
 
 class StoreOfReplica:

@@ -51,6 +51,7 @@ class HealthCheck:
         for group in self._coordinator.groups():
             if may_divide_topics(group):
                 by_namespace[group.namespace].append(group)
+        self._topics = {name: topics for name, topics in self._topics.items() if name in by_namespace}
         for namespace, groups in by_namespace.items():
             await self._note_unowned(namespace, groups)
         troubles, shards, clock = Counter[str](), self._coordinator.shard_count, SystemClock()

@@ -6,12 +6,12 @@ import pytest
 from msgspec.structs import replace
 
 from rota.core.group.assignment import AssignmentJob
-from rota.core.group.records import Entry, ShardAcquired, ShardReleased
-from rota.core.group.rows import OffsetRow, ShardImage, SideCommit
+from rota.core.group.records import ShardAcquired, ShardReleased
+from rota.core.group.rows import OffsetRow, SideCommit
 from rota.core.group.state import Timer, TimerKind
 from rota.core.replica.leases import MOVES
 from rota.core.replica.owned_shard import GRACE_MS, LEASE_IS_OVER, NOTHING, PUBLISH_MS, STILL_HERE_MS, OwnedShard, Ready
-from rota.core.replica.ports import Answer, SeenMembers, ShardClaim
+from rota.core.replica.ports import Answer, SeenMembers
 from rota.core.types.consumer import Subscription, encode_subscription
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import Heartbeat, JoinGroup, RebalanceGroup
@@ -22,7 +22,6 @@ from tests.unit.replica.shards import (
     EPOCH,
     LEASE_ENDS,
     LEASE_MS,
-    LIMITS,
     a_loading_shard,
     a_shard,
     a_shard_with_a_member,
@@ -41,7 +40,7 @@ def session_timer(ms: int = SESSION_MS + 200) -> Timer:
 
 def kinds(owned: OwnedShard) -> list[str]:
     """The kinds of the records in the next batch."""
-    return [entry.record.kind for entry in owned.take_batch().entries]
+    return [line.kind for line in owned.take_batch().events]
 
 
 # --- loading -------------------------------------------------------------------------------------------
@@ -53,15 +52,14 @@ def test_a_loaded_shard_first_writes_that_it_is_acquired() -> None:
 
     assert ready.appends
     assert (batch.shard_id, batch.epoch, batch.first_seq, batch.last_seq) == (0, EPOCH, 1, 1)
-    assert batch.entries == (Entry("", "", 0, at(0).wall_ms, ShardAcquired("r", EPOCH, "it was free")),)
-
-
-def test_a_shard_that_is_loaded_without_a_reason_writes_none() -> None:
-    owned, _ = OwnedShard.load(
-        ShardClaim(0, EPOCH, 0), ShardImage(0), LIMITS, at(0), replica_id="r", lease_until_ms=LEASE_MS
+    (line,) = batch.events
+    acquired = {"replica_id": "r", "epoch": EPOCH}
+    assert (line.kind, line.at_ms, line.reason, line.payload) == (
+        ShardAcquired.kind,
+        at(0).wall_ms,
+        "it was free",
+        acquired,
     )
-
-    assert owned.take_batch().entries[0].record == ShardAcquired("r", EPOCH, "")
 
 
 def test_a_shard_without_a_liveness_store_asks_no_other_replica() -> None:
@@ -204,7 +202,7 @@ def test_the_end_of_a_join_phase_appends_all_of_it() -> None:
 
     batch = owned.take_batch()
 
-    assert [entry.record.kind for entry in batch.entries] == [
+    assert [line.kind for line in batch.events] == [
         "member_joined",
         "rebalance_started",
         "generation_completed",
@@ -507,7 +505,8 @@ def test_a_closed_shard_answers_only_what_it_has_decided() -> None:
     assert owned.take_in([], at(1)) is NOTHING
     batch = owned.take_batch()
     assert reply_to(owned.committed(batch.last_seq, at(2)), 1).error is ErrorCode.NONE
-    assert batch.entries[-1] == Entry("", "", 0, at(1).wall_ms, ShardReleased("r", EPOCH, "it moves"))
+    last = batch.events[-1]
+    assert (last.kind, last.at_ms, last.reason) == (ShardReleased.kind, at(1).wall_ms, "it moves")
 
 
 @pytest.mark.parametrize("undecided", [False, True])

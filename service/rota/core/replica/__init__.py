@@ -11,7 +11,7 @@ What a replica may promise rests on four rules. The rest of this package is how 
    sent the request. Other replicas claim a shard only after the lease, by their own clocks as well where the store's
    was set. Which shards are due to which replica (`leases.py`) is a matter of balance, never of safety.
 2. *Durable first.* `owned_shard.py` decides in memory at once, in order, and holds each answer back until the store has
-   the decision and all before it that a new owner has to know. `GroupCommit` puts decisions that wait into one
+   the decision and all before it that a new owner has to know. The loop puts decisions that wait into one
    transaction. Where the outcome of an append is unknown, the memory may be ahead of the store: the shard is dropped,
    and loaded again under a new epoch. So an answer is never taken back, and a decision without an answer may or may not
    have happened: clients ask again.

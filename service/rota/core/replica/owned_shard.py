@@ -24,18 +24,19 @@ before the claim was sent, so that this side stops answering before the store le
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple
 
 from rota.core.group.assignment import AssignmentJob
+from rota.core.group.journal import lines_of
 from rota.core.group.records import Entry, MemberEnd, ShardAcquired, ShardReleased, settles
-from rota.core.group.rows import RowChanges, ShardImage, SideCommit
+from rota.core.group.rows import ShardImage, SideCommit
 from rota.core.group.sessions import MemberName
 from rota.core.group.shard import Lost, Shard
 from rota.core.group.state import Result, Timer, TimerKind
-from rota.core.replica.ports import Answer, SeenMembers, ShardClaim
+from rota.core.replica.ports import Answer, JournalEvent, SeenMembers, ShardBatch, ShardClaim
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
 from rota.protocol.limits import MAX_WAIT_MS, Limits
@@ -71,21 +72,6 @@ class Now(NamedTuple):
 
     wall_ms: int
     monotonic_ms: int
-
-
-class Batch(NamedTuple):
-    """What one shard appends in one transaction: entries `first_seq, first_seq + 1, …`, and the rows after the last."""
-
-    shard_id: int
-    epoch: int
-    first_seq: int
-    entries: tuple[Entry, ...]
-    rows: RowChanges
-    replica_id: str
-
-    @property
-    def last_seq(self) -> int:
-        return self.first_seq + len(self.entries) - 1
 
 
 @dataclass(slots=True)
@@ -343,11 +329,12 @@ class OwnedShard:
 
     # --- the commit order ------------------------------------------------------------------------
 
-    def take_batch(self) -> Batch:
+    def take_batch(self) -> ShardBatch:
         """Everything decided since the last batch. Only while no append of this shard is under way."""
-        entries, self._entries = tuple(self._entries), []
-        first_seq = self.seq - len(entries) + 1
-        return Batch(self.shard_id, self.claim.epoch, first_seq, entries, self.shard.rows(), self._replica_id)
+        entries, self._entries = self._entries, []
+        first_seq, epoch = self.seq - len(entries) + 1, self.claim.epoch
+        lines = tuple(journal_lines(list(enumerate(entries, first_seq)), epoch))
+        return ShardBatch(self.shard_id, epoch, first_seq, lines, self.shard.rows(), self._replica_id)
 
     def committed(self, last_seq: int, now: Now) -> Ready:
         """Step 1 is done for the batch that ends with `last_seq`; 2, 3 and 4 follow for all that waited for it."""
@@ -420,6 +407,17 @@ class OwnedShard:
         return released
 
 
+def journal_lines(entries: Sequence[tuple[int, Entry]], epoch: int) -> list[JournalEvent]:
+    """Entries as lines of the journal, by their numbers."""
+    encoded = lines_of([entry.record for _, entry in entries])
+    return [
+        JournalEvent(seq, at_ms, namespace, group_id, generation_id, kind, reason, payload, epoch)
+        for (seq, (namespace, group_id, generation_id, at_ms, _)), (kind, reason, payload) in zip(
+            entries, encoded, strict=True
+        )
+    ]
+
+
 def _too_late(request: Request) -> Answer:
     return Answer(refuse(request, NOT_AVAILABLE, LEASE_IS_OVER))
 
@@ -468,117 +466,6 @@ def wait_ms(request: Request, shard: Shard) -> int:
             return min(parks_for_ms(request), third)
         case _:
             return MAX_WAIT_MS
-
-
-# --- group commit ---------------------------------------------------------------------------------
-
-# What all shards decided while one transaction was under way goes out together in the next. One transaction at a time.
-# It may be refused for a shard, because another replica owns that by now or the store went back to an earlier state, or
-# its outcome may stay unknown: then none of its shards may answer any more. Only a new claim, with a new epoch, finds
-# out what landed.
-
-
-Waiter = TypeVar("Waiter")
-
-
-@dataclass(slots=True)
-class Append:
-    """Write these batches in one transaction, then call `landed` or `outcome_unknown`."""
-
-    batches: Mapping[OwnedShard, Batch]
-
-
-@dataclass(slots=True)
-class ReadSideCommits:
-    """Read what users' own transactions have committed for these shards, take it in, then call `side_commits_read`.
-
-    BETWEEN two appends: `Shard.take_in` counts on none being under way.
-    """
-
-    shards: Collection[OwnedShard]
-
-
-@dataclass(slots=True)
-class Landed:
-    """What an append has come to."""
-
-    committed: Mapping[OwnedShard, Ready]
-    """To be carried out: the batches are durable."""
-    lost: Mapping[OwnedShard, str]
-    """Shards to be given up, and why."""
-
-
-Round: TypeAlias = Append | ReadSideCommits
-
-
-class GroupCommit(Generic[Waiter]):
-    """Which shards are waiting for the store, and what goes there next."""
-
-    def __init__(self) -> None:
-        self._wanting: dict[OwnedShard, None] = {}
-        self._asking: list[tuple[OwnedShard, Waiter]] = []
-        self._to_read: list[tuple[OwnedShard, Waiter]] = []
-        """Requests from before the append in flight."""
-        self._sent: Mapping[OwnedShard, Batch] | None = None
-
-    @property
-    def is_idle(self) -> bool:
-        """Nothing waits, and nothing is under way."""
-        return not (self._wanting or self._asking or self._to_read) and self._sent is None
-
-    def want(self, owned: OwnedShard) -> bool:
-        """The shard has something to write; False if it was waiting for the store already."""
-        if owned in self._wanting:
-            return False
-        self._wanting[owned] = None
-        return True
-
-    def ask(self, owned: OwnedShard, waiter: Waiter) -> None:
-        """Have the shard's side commits read, after what it has decided is durable; `waiter` is returned then."""
-        self._asking.append((owned, waiter))
-
-    def next(self) -> Round | None:
-        """What to do now; None while something is under way, or nothing waits."""
-        if self._sent is not None:
-            return None
-        if self._to_read:
-            return ReadSideCommits({owned: None for owned, _ in self._to_read if not owned.is_dropped})
-        wanting, self._wanting = self._wanting, {}
-        self._to_read, self._asking = self._asking, []
-        batches = {owned: owned.take_batch() for owned in wanting if owned.has_entries and not owned.is_dropped}
-        if batches:
-            self._sent = batches
-            return Append(batches)
-        return self.next() if self._to_read else None
-
-    def landed(self, refused: Collection[int], now: Now) -> Landed:
-        """The append is durable, but for these shards."""
-        sent, self._sent = self._sent or {}, None
-        committed: dict[OwnedShard, Ready] = {}
-        lost: dict[OwnedShard, str] = {}
-        for owned, batch in sent.items():
-            if batch.shard_id in refused:
-                owned.was_refused = True
-                lost[owned] = "the shard belongs to another replica now, or the store went back"
-            else:
-                committed[owned] = owned.committed(batch.last_seq, now)
-        return Landed(committed, lost)
-
-    def outcome_unknown(self, why: str) -> Landed:
-        """The append may have landed, may yet land, or never will."""
-        sent, self._sent = self._sent or {}, None
-        return Landed({}, dict.fromkeys(sent, f"a write has an unknown outcome: {why}"))
-
-    def side_commits_read(self) -> list[Waiter]:
-        """They are taken in, or the store does not answer. Returns the waiters."""
-        read, self._to_read = self._to_read, []
-        return [waiter for _, waiter in read]
-
-    def end(self) -> list[Waiter]:
-        """Nothing more will be read. Returns the waiters."""
-        waiters = [waiter for _, waiter in [*self._to_read, *self._asking]]
-        self._to_read, self._asking = [], []
-        return waiters
 
 
 # --- what the store has to answer before a shard decides ------------------------------------------

@@ -50,6 +50,8 @@ async def watch_group(
     try:
         last = shard.owned.durable_seq
         if after_revision is not None:
+            # The store may have lines whose append has not been answered yet.
+            last = max(last, after_revision)
             async for event in _stored(store, shard.owned.shard_id, after_revision, last, namespace, group_id):
                 yield event
         while not shard.owned.is_dropped:

@@ -23,7 +23,7 @@ from itertools import groupby
 from typing import Any
 
 from rota.core.group.assignment import AssignmentJob
-from rota.core.group.records import Entry, MemberExpired, lines_of
+from rota.core.group.records import Entry, MemberExpired
 from rota.core.group.state import Timer, TimerKind
 from rota.core.replica.assigning import Assigning
 from rota.core.replica.leases import Leases
@@ -32,12 +32,10 @@ from rota.core.replica.owned_shard import (
     NOT_AVAILABLE,
     SWEEP_INTERVAL_MS,
     TAKE_IN_INTERVAL_MS,
-    Append,
-    Batch,
-    GroupCommit,
     Now,
     OwnedShard,
     Ready,
+    journal_lines,
 )
 from rota.core.replica.ports import Answer, JournalEvent, ShardBatch, ShardClaim, ShardStore, StoreUnavailable
 from rota.protocol import tracing
@@ -149,7 +147,10 @@ class ShardLoop:
         self._expiring: list[tuple[OwnedShard, Timer]] = []
         """Timers that would remove silent members, before all that was received is read."""
         self._is_expiring = asyncio.Event()
-        self._commits: GroupCommit[asyncio.Future[bool]] = GroupCommit()
+        self._to_append: dict[OwnedShard, None] = {}
+        """Shards with entries for the next transaction, as an ordered set."""
+        self._to_read: list[tuple[OwnedShard, asyncio.Future[bool]]] = []
+        """Shards whose side commits are asked for, each with the future that says whether they are known."""
         self._has_ended = False
         self._work = asyncio.Event()
         """Set when something waits for the store."""
@@ -335,7 +336,7 @@ class ShardLoop:
         if self._has_ended:
             return False
         known: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._commits.ask(owned, known)
+        self._to_read.append((owned, known))
         self._wait_for_store()
         return await known
 
@@ -409,8 +410,7 @@ class ShardLoop:
         if ready.decided is not None and ready.decided.warning:
             logger.warning("%s", ready.decided.warning, extra={"shard_id": owned.shard_id})
         if ready.appends:
-            self._commits.want(owned)
-            self._wait_for_store()
+            self._append_soon(owned)
         if ready.unsettled:
             self._hand_out_unsettled(owned, ready.unsettled)
         self._set_timers(owned, ready.timers)
@@ -441,27 +441,29 @@ class ShardLoop:
         """
         shard = self.shards[owned.claim.shard_id]
         if any((entry.namespace, entry.group_id) in shard.watchers for _, entry in entries):
-            self._commits.want(owned)
-            self._wait_for_store()
+            self._append_soon(owned)
         elif owned.has_entries and not shard.appends_late:
             shard.appends_late = True
             asyncio.get_running_loop().call_later(APPEND_LATEST_MS / 1000, self._append_late, owned.claim)
         new = [each for each in entries if each[0] > shard.notified_seq and self.subscriptions.follows(each[1])]
         if new:
-            self.subscriptions.notify(_lines(new, owned.claim.epoch))
+            self.subscriptions.notify(journal_lines(new, owned.claim.epoch))
         shard.notified_seq = max(shard.notified_seq, entries[-1][0])
 
     def _append_late(self, claim: ShardClaim) -> None:
         shard = self.shards.get(claim.shard_id)
         if shard is not None and shard.owned.claim is claim:
             shard.appends_late = False
-            self._commits.want(shard.owned)
-            self._wait_for_store()
+            self._append_soon(shard.owned)
 
     def _set_timers(self, owned: OwnedShard, timers: Sequence[Timer]) -> None:
         for timer in timers:
             if self._timers.set(timer, owned.claim):
                 self._timers_changed.set()
+
+    def _append_soon(self, owned: OwnedShard) -> None:
+        self._to_append[owned] = None
+        self._wait_for_store()
 
     def _wait_for_store(self) -> None:
         self._idle.clear()
@@ -471,67 +473,96 @@ class ShardLoop:
 
     async def run(self) -> None:
         """Append what the shards have decided, one transaction at a time, and hand out what waited for it."""
+        to_read: list[tuple[OwnedShard, asyncio.Future[bool]]] = []
         try:
             while True:
                 await self._work.wait()
                 self._work.clear()
-                while (to_do := self._commits.next()) is not None:
-                    # No variable of this task keeps a shard that is dropped while the task waits.
-                    if isinstance(to_do, Append):
-                        await self._append(to_do.batches)
-                    else:
-                        await self._read_side_commits(to_do.shards)
+                while self._to_append or self._to_read:
+                    to_read, self._to_read = self._to_read, []
+                    await self._append()
+                    # After what was decided before it was asked for, and while no append is under way.
+                    await self._read_side_commits(to_read)
+                    to_read = []
                 self._idle.set()
         finally:
             self._has_ended = True
-            for waiter in self._commits.end():
-                _settle(waiter, False)
+            for _, known in (*to_read, *self._to_read):
+                _settle(known, False)
 
     async def flush(self) -> None:
         """Wait until nothing is waiting to be written."""
         await self._idle.wait()
 
-    async def _append(self, batches: Mapping[OwnedShard, Batch]) -> None:
-        encoded = {owned: _encoded(batch) for owned, batch in batches.items()}
+    async def _append(self) -> None:
+        batches = self._take_batches()
+        if not batches:
+            return
         began = time.perf_counter()
         try:
-            if tracing.spans is None:
-                refused = await self.store.append(list(encoded.values()))
-            else:
-                refused = await self._append_traced(tracing.spans, encoded)
+            refused = await self._write(batches)
         except StoreUnavailable as error:
             self.telemetry.on_store_failed("commit")
-            landed = self._commits.outcome_unknown(str(error))
-        else:
-            landed = self._commits.landed(refused, self.clock.now())
-        for owned, reason in landed.lost.items():
-            self.give_up(owned, reason)
-        for owned, ready in landed.committed.items():
+            self._give_up_all(batches, str(error))
+            return
+        except Exception as error:
+            logger.error("the store broke an invariant", exc_info=error)
+            self._give_up_all(batches, repr(error))
+            return
+        now, durable = self.clock.now(), {}
+        for owned, batch in batches.items():
+            if batch.shard_id in refused:
+                owned.was_refused = True
+                self.give_up(owned, "the shard belongs to another replica now, or the store went back")
+                continue
+            durable[batch.shard_id] = batch.events
             if not owned.is_dropped:
-                self._publish(self.shards[encoded[owned].shard_id], encoded[owned].events)
+                ready = owned.committed(batch.last_seq, now)
+                self._publish(self.shards[batch.shard_id], batch.events)
                 self._hand_out(owned, ready)
-        if landed.committed:
-            durable = [encoded[owned] for owned in landed.committed]
-            lines = {batch.shard_id: batch.events for batch in durable}
+        if durable:
             # Members wait for what has just been handed out, so that leaves before this is counted and logged.
             seconds = time.perf_counter() - began
-            asyncio.get_running_loop().call_soon(self.telemetry.on_commit, lines, seconds)
+            asyncio.get_running_loop().call_soon(self.telemetry.on_commit, durable, seconds)
 
-    async def _append_traced(self, spans: tracing.Spans, encoded: Mapping[OwnedShard, ShardBatch]) -> list[int]:
+    def _take_batches(self) -> dict[OwnedShard, ShardBatch]:
+        """What the shards have decided since the last append. A shard that cannot say it is given up alone."""
+        wanting, self._to_append = self._to_append, {}
+        batches: dict[OwnedShard, ShardBatch] = {}
+        for owned in wanting:
+            if owned.has_entries and not owned.is_dropped:
+                try:
+                    batches[owned] = owned.take_batch()
+                except Exception as error:
+                    self._broke(owned, error)
+        return batches
+
+    async def _write(self, batches: Mapping[OwnedShard, ShardBatch]) -> Collection[int]:
+        """Append the batches in one transaction; returns the shards that the store refuses."""
+        spans = tracing.spans
+        if spans is None:
+            return await self.store.append(list(batches.values()))
         links: list[Any] = []
-        for owned in encoded:
+        for owned in batches:
             if (shard := self.shards.get(owned.shard_id)) is not None:
                 links, shard.links = links + shard.links, []
         with spans.within("commit", tracing.Kind.CLIENT, links=links) as span:
-            span.note("rota.shards", len(encoded))
-            span.note("rota.events", sum(len(batch.events) for batch in encoded.values()))
-            refused = await self.store.append(list(encoded.values()))
+            span.note("rota.shards", len(batches))
+            span.note("rota.events", sum(len(batch.events) for batch in batches.values()))
+            refused = await self.store.append(list(batches.values()))
             if refused:
                 span.failed("the shard belongs to another replica, or the store went back")
             return refused
 
-    async def _read_side_commits(self, asked: Collection[OwnedShard]) -> None:
-        is_known, shards = False, {owned.shard_id: owned for owned in asked}
+    def _give_up_all(self, batches: Mapping[OwnedShard, ShardBatch], why: str) -> None:
+        """The append may have landed, may yet land, or never will: only a claim with a new epoch finds that out."""
+        for owned in batches:
+            self.give_up(owned, f"a write has an unknown outcome: {why}")
+
+    async def _read_side_commits(self, asked: Collection[tuple[OwnedShard, asyncio.Future[bool]]]) -> None:
+        if not asked:
+            return
+        is_known, shards = False, {owned.shard_id: owned for owned, _ in asked if not owned.is_dropped}
         try:
             commits = await self.store.side_commits(sorted(shards))
             for shard_id, found in groupby(commits, key=lambda commit: commit.shard_id):
@@ -540,8 +571,8 @@ class ShardLoop:
         except StoreUnavailable:
             pass
         finally:
-            for waiter in self._commits.side_commits_read():
-                _settle(waiter, is_known)
+            for _, known in asked:
+                _settle(known, is_known)
 
     def _publish(self, shard: ServedShard, lines: Sequence[JournalEvent]) -> None:
         """Hand durable lines to those that follow their groups."""
@@ -558,23 +589,6 @@ class ShardLoop:
         else:
             self.subscriptions.notify([line for line in lines if line.seq > shard.notified_seq])
         shard.notified_seq = max(shard.notified_seq, lines[-1].seq)
-
-
-def _encoded(batch: Batch) -> ShardBatch:
-    """A batch as the store takes it, its entries as journal lines."""
-    lines = tuple(_lines(list(enumerate(batch.entries, batch.first_seq)), batch.epoch))
-    return ShardBatch(batch.shard_id, batch.epoch, batch.first_seq, lines, batch.rows, batch.replica_id)
-
-
-def _lines(entries: Sequence[tuple[int, Entry]], epoch: int) -> list[JournalEvent]:
-    """Entries as journal lines, by their numbers."""
-    encoded = lines_of([entry.record for _, entry in entries])
-    return [
-        JournalEvent(seq, at_ms, namespace, group_id, generation_id, kind, reason, payload, epoch)
-        for (seq, (namespace, group_id, generation_id, at_ms, _)), (kind, reason, payload) in zip(
-            entries, encoded, strict=True
-        )
-    ]
 
 
 def _settle(future: asyncio.Future[Any], value: Any) -> None:

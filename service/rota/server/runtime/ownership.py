@@ -15,7 +15,7 @@ from rota.core.replica import leases as step
 from rota.core.replica.going_back import LostFact, Setback
 from rota.core.replica.leases import RETRY_MS, Do, Steps
 from rota.core.replica.owned_shard import NOT_OWNED, OwnedShard, claim_to_confirm
-from rota.core.replica.ports import Floor, Replica, ShardClaim, ShardOwner, StoreUnavailable
+from rota.core.replica.ports import Floor, Replica, SeenMembers, ShardClaim, ShardOwner, StoreUnavailable
 from rota.protocol.limits import Limits
 from rota.server.runtime.forwarding import Directory, Peers
 from rota.server.runtime.loop import ShardLoop
@@ -304,15 +304,20 @@ class Ownership:
             )
 
     async def _serve_all(self, do: step.Serve) -> None:
-        async with asyncio.TaskGroup() as group:
-            for claim, image in do.loaded:
-                group.create_task(self._serve(claim, image, do.lease_until_ms, do.lost.get(claim.shard_id)))
-
-    async def _serve(self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, lost: Lost | None) -> None:
         sessions = self.loop.sessions
+        # Read last: until now, others may have recorded heartbeats for a shard without an owner.
+        reads = [sessions.read(claim.shard_id) for claim, _ in do.loaded] if sessions else []
+        seen: Sequence[SeenMembers | None] = await asyncio.gather(*reads) if reads else [None] * len(do.loaded)
+        if self.leases.is_leaving:  # The reads took longer than this replica waits for its last round.
+            await self._release([claim for claim, _ in do.loaded], deregisters=False)
+            return
+        for (claim, image), of_shard in zip(do.loaded, seen, strict=True):
+            self._serve(claim, image, do.lease_until_ms, of_shard, do.lost.get(claim.shard_id))
+
+    def _serve(
+        self, claim: ShardClaim, image: ShardImage, lease_until_ms: int, seen: SeenMembers | None, lost: Lost | None
+    ) -> None:
         try:
-            # Read last: until now, others may have recorded heartbeats for a shard without an owner.
-            seen = await sessions.read(claim.shard_id) if sessions else None
             owned, loaded = OwnedShard.load(
                 claim,
                 image,
