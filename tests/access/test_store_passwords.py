@@ -11,8 +11,7 @@ from rota.core.replica.ports import LivenessUnavailable, StoreRefused, StoreUnav
 from rota.server.liveness.redis import RedisLiveness
 from rota.storage.access import TokenTable
 from rota.storage.migrate import upgrade
-from rota.storage.passwords import split_password_file
-from rota.storage.urls import parse_store_url
+from rota.storage.urls import parse_store_url, split_password_file
 from tests.support.postgres import PostgresServer
 from tests.support.valkey import ValkeyServer
 

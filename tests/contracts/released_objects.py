@@ -7,8 +7,7 @@ import json
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from rota.storage.engine import single_engine
-from rota.storage.migrate import migrations_folder, upgrade
+from rota.storage.migrate import migrations_folder, single_engine, upgrade
 from rota.storage.objects import RELEASED, generic, read_objects
 from rota.storage.urls import parse_store_url
 from tests.support.postgres import PostgresServer

@@ -23,8 +23,7 @@ import rota
 from rota.core.replica.ports import StoreRefused
 from rota.storage.backup import backup, restore
 from rota.storage.backup_files import manifest_of, read_manifest
-from rota.storage.engine import single_engine
-from rota.storage.migrate import check, migrations_folder
+from rota.storage.migrate import check, migrations_folder, single_engine
 from rota.storage.objects import RELEASED, check_objects, differences, read_objects
 from rota.storage.schema import metadata_for
 from rota.storage.urls import parse_store_url

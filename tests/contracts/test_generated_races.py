@@ -28,8 +28,7 @@ from rota.pipeline.journal import Position, open_journal
 from rota.protocol.errors import ErrorCode, LinesPruned
 from rota.storage.append import append_to_postgres
 from rota.storage.partitions import create_partitions
-from rota.storage.prune_plan import Pruned, horizon_ms, plan
-from rota.storage.pruning import list_readers, prune
+from rota.storage.pruning import Pruned, horizon_ms, list_readers, plan, prune
 from rota.storage.schema import FENCE_GATE
 from rota.storage.store import SqlStore
 from rota.testing.memory import MemoryReader, MemoryStore, MemoryTables

@@ -34,12 +34,11 @@ from rota.protocol.messages import (
 )
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage.backup import backup, restore
-from rota.storage.engine import single_engine
-from rota.storage.migrate import check, upgrade
+from rota.storage.migrate import check, single_engine, upgrade
 from rota.storage.partitions import create_partitions
 from rota.storage.schema import group_events as lines
 from rota.storage.schema import groups, offsets, shards, store, topics
-from rota.storage.store import SqlStore, open_store
+from rota.storage.store import SqlStore
 from rota.storage.urls import parse_store_url
 from rota.storage.verify import verify
 from tests.contracts.killed import ACTIONS, LEASE_MS, SHARDS, TOPIC, Killed
@@ -302,7 +301,7 @@ async def test_a_restore_leaves_the_former_store_or_the_backup(stage: Stage, kil
         if url.startswith("sqlite") and not path.exists():
             # The former store has another name by now: a server must not begin an empty one.
             with pytest.raises(StoreRefused):
-                await open_store(url, SHARDS)
+                await SqlStore(url).open(SHARDS)
             (kept,) = (each for each in path.parent.glob("rota.db.before-*") if each.suffix != ".json")
             assert await seen(f"sqlite:///{kept}") == former
         elif await seen(url) != former:

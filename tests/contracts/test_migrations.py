@@ -16,10 +16,9 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.core.replica.ports import StoreRefused
 from rota.storage.backup import backup, restore
-from rota.storage.engine import single_engine
-from rota.storage.migrate import check, upgrade
+from rota.storage.migrate import check, single_engine, upgrade
 from rota.storage.schema import POSTGRES_SCHEMA, metadata_for
-from rota.storage.store import SqlStore, open_store
+from rota.storage.store import SqlStore
 from rota.storage.urls import parse_store_url
 from tests.contracts.conftest import SHARD_COUNT
 from tests.support.postgres import PostgresServer, binary
@@ -133,7 +132,9 @@ async def test_no_store_is_made_where_texts_could_not_be_stored(
     postgres_server: PostgresServer, postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", f"{binary('pg_dump').parent}{os.pathsep}{os.environ['PATH']}")
-    await (await open_store(postgres_url, SHARD_COUNT)).close()
+    store = SqlStore(postgres_url)
+    await store.open(SHARD_COUNT)
+    await store.close()
     dump = await backup(postgres_url, tmp_path / "dump")
     locale = "LC_COLLATE 'C' LC_CTYPE 'C'"
     postgres_server.execute(f"CREATE DATABASE latin TEMPLATE template0 ENCODING 'WIN1252' {locale}")

@@ -13,8 +13,9 @@ from sqlalchemy import text
 
 from rota.core.group.rows import RowChanges
 from rota.core.replica.ports import StoreUnavailable
-from rota.storage.engine import asyncpg_connect, driver_of
+from rota.storage.append import driver_of
 from rota.storage.errors import as_store_error
+from rota.storage.postgres import asyncpg_connect
 from rota.storage.store import SqlStore
 from rota.storage.urls import PostgresLocation
 from tests.contracts.builders import a_batch, a_group, a_member, claim_one, image_of
@@ -116,7 +117,7 @@ async def test_a_host_that_hangs_does_not_hide_the_others(postgres_url: str) -> 
 async def test_a_host_that_comes_too_late_is_hung_up(
     postgres_server: PostgresServer, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rota.storage.engine._PATIENCE_S", 0.0)
+    monkeypatch.setattr("rota.storage.postgres._PATIENCE_S", 0.0)
     host = f"127.0.0.1:{postgres_server.port}"
     connection = await asyncpg_connect(PostgresLocation(postgres_url.replace(host, ",".join([host] * 5))))
 

@@ -19,9 +19,9 @@ from sqlalchemy import text
 from rota.core.group.rows import RowChanges
 from rota.core.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
 from rota.storage.append import append_to_postgres
-from rota.storage.connections import CLOSE_S
 from rota.storage.errors import store_errors
 from rota.storage.migrate import upgrade
+from rota.storage.postgres import CLOSE_S
 from rota.storage.pruning import opened
 from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, a_group, an_event, an_offset, image_of
@@ -321,18 +321,6 @@ async def test_values_that_postgres_rejects_leave_nothing(store: SqlStore, other
 
     assert (await image_of(store, 0)).last_seq == 0
     assert await store.append([a_batch(claim)]) == []
-
-
-async def test_names_have_the_collation_that_sorts_by_bytes(store: SqlStore) -> None:
-    # A locale that sorts otherwise is not on every machine, so this looks at the catalogue instead.
-    names = await scalars(
-        store,
-        "SELECT DISTINCT attname || ' ' || collname FROM pg_attribute JOIN pg_collation c ON c.oid = attcollation"
-        " JOIN pg_class t ON t.oid = attrelid WHERE relnamespace = CAST('rota' AS regnamespace)"
-        " AND relkind IN ('r', 'p') AND attname IN ('namespace', 'group_id', 'member_id', 'topic') ORDER BY 1",
-    )
-
-    assert names == ["group_id C", "member_id C", "namespace C", "topic C"]
 
 
 # --- partitions -------------------------------------------------------------------------------

@@ -22,8 +22,7 @@ from rota.pipeline.journal import Position, open_journal
 from rota.protocol.errors import LinesPruned
 from rota.server.retention import delete_old_lines
 from rota.storage import pruning
-from rota.storage.engine import single_engine
-from rota.storage.migrate import upgrade
+from rota.storage.migrate import single_engine, upgrade
 from rota.storage.partitions import create_partitions, existing_days, partition_name
 from rota.storage.pruning import forget_reader, list_readers, prune, register_reader
 from rota.storage.schema import group_events

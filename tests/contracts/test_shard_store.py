@@ -35,15 +35,6 @@ async def test_appended_lines_are_read_in_order_with_their_epoch(store: ShardSto
     assert await store.read_events(0, 0, 10) == [an_event(1, epoch=2), an_event(2, epoch=2)]
 
 
-async def test_a_claim_says_where_the_journal_ends(store: ShardStore) -> None:
-    claim = await claim_one(store)
-    await store.append([a_batch(claim, an_event(1), an_event(2), an_event(3))])
-
-    assert (await claim_one(store)).last_seq == 3
-    assert [owner.last_seq for owner in await store.owners()] == [3]
-    assert (await image_of(store, 0)).last_seq == 3
-
-
 async def test_a_line_keeps_whatever_json_it_carries(store: ShardStore) -> None:
     payload = {
         "text": 'Grüße, 世界, 🎈, " \\ \n',
@@ -195,21 +186,6 @@ async def test_shards_that_are_loaded_together_do_not_mix(store: ShardStore) -> 
     ]
 
 
-async def test_an_old_epochs_deletions_are_refused_too(store: ShardStore) -> None:
-    old = await claim_one(store)
-    await store.append([a_batch(old, rows=RowChanges(members=[a_member()], offsets=[an_offset()], topics=[a_topic()]))])
-    before = await image_of(store, 0)
-    await claim_one(store, 0, "r-2", steal=True)
-    deletions = RowChanges(
-        members_deleted=[("default", "g", "m-1")],
-        offsets_deleted=[("default", "g", "documents", 0)],
-    )
-
-    assert await store.append([a_batch(old, after=1, rows=deletions)]) == [0]
-
-    assert await image_of(store, 0) == before
-
-
 @pytest.mark.parametrize("after", [0, 2, 5])
 async def test_a_batch_beyond_the_journals_end_is_rejected(store: ShardStore, after: int) -> None:
     claim = await claim_one(store)
@@ -271,15 +247,6 @@ async def test_two_writers_leave_the_journal_of_the_newer_epoch(store: ShardStor
     assert [event.group_id for event in events] == ["old"] * old_end + ["new"] * 20
 
 
-async def test_of_two_batches_for_the_same_place_one_lands(store: ShardStore) -> None:
-    claim = await claim_one(store)
-
-    answers = await asyncio.gather(*(store.append([a_batch(claim, an_event(1, f"g{n}"))]) for n in range(4)))
-
-    assert sorted(answers) == [[], [0], [0], [0]]
-    assert [event.group_id for event in await store.read_events(0, 0, 9)] == [f"g{answers.index([])}"]
-
-
 async def test_appends_of_many_shards_in_any_order_never_deadlock(store: ShardStore) -> None:
     claims = await store.claim(range(SHARD_COUNT), "r-1", "http://one", A_MINUTE_MS)
 
@@ -291,16 +258,3 @@ async def test_appends_of_many_shards_in_any_order_never_deadlock(store: ShardSt
 
     assert sum(landed) == SHARD_COUNT
     assert [owner.last_seq for owner in await store.owners()] == [1] * SHARD_COUNT
-
-
-async def test_contradictory_batches_are_a_bug_of_the_caller(store: ShardStore) -> None:
-    claim = await claim_one(store)
-    batch = a_batch(claim, an_event(1), an_event(2))
-    with_a_gap = type(batch)(0, claim.epoch, 1, (an_event(1), an_event(3)), RowChanges())
-
-    with pytest.raises(AssertionError, match="two batches"):
-        await store.append([batch, batch])
-    with pytest.raises(AssertionError, match="line 3 is not line 2"):
-        await store.append([with_a_gap])
-
-    assert await image_of(store, 0) == ShardImage(0)

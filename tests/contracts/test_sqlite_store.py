@@ -19,10 +19,10 @@ from sqlalchemy import text
 
 from rota.core.group.rows import RowChanges
 from rota.core.replica.ports import Replica, ShardClaim, StoreRefused, StoreUnavailable
-from rota.storage.connections import SqliteConnections
-from rota.storage.engine import driver_of
+from rota.storage.append import driver_of
 from rota.storage.migrate import check, upgrade
 from rota.storage.restored import restored
+from rota.storage.sqlite import SqliteConnections
 from rota.storage.store import SqlStore
 from rota.storage.store_file import FileLock
 from rota.storage.urls import PostgresLocation, SqliteLocation, default_store_url, parse_store_url

@@ -21,11 +21,10 @@ import pytest
 
 from rota.core.replica.ports import Replica, StoreRefused, StoreUnavailable
 from rota.protocol.messages import Act
-from rota.storage import engine
+from rota.storage import sqlite
 from rota.storage.access import TokenTable
-from rota.storage.connections import SqliteConnections
-from rota.storage.engine import SqliteDriver, SqliteDrivers
 from rota.storage.pruning import prune, register_reader
+from rota.storage.sqlite import SqliteConnections, SqliteDriver, SqliteDrivers
 from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, image_of
 from tests.contracts.conftest import EVENTUALLY_S, SHARD_COUNT
@@ -206,7 +205,7 @@ async def test_a_thread_that_hangs_keeps_the_lock_of_the_store(
     writer._opened.set_trace_callback(lambda _statement: answers.wait(EVENTUALLY_S) and None)
     with pytest.raises(StoreUnavailable):
         await embedded.register(ME, 5_000)
-    monkeypatch.setattr(engine, "_JOIN_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(sqlite, "_JOIN_TIMEOUT_S", 0.05)
 
     await embedded.close()
     with pytest.raises(StoreRefused, match="another service is using this store"):

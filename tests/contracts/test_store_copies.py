@@ -104,17 +104,6 @@ async def test_a_file_of_before_a_restore_is_known_by_its_note(sqlite_url: str, 
     await back.close()
 
 
-async def test_the_note_of_an_earlier_release_means_no_loss(sqlite_url: str) -> None:
-    store = await opened(sqlite_url)
-    await store.close()
-    path_of(sqlite_url).with_name("rota.db.lock").write_text(f"{store.incarnation}\n")
-
-    again = await opened(sqlite_url)
-
-    assert not again.went_back
-    await again.close()
-
-
 async def test_a_log_of_the_former_file_is_kept_beside_it(sqlite_url: str, tmp_path: Path) -> None:
     """SQLite would take it for a part of the file that was put there."""
     store = await opened(sqlite_url)

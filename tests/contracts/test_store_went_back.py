@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from rota.core.group.rows import RowChanges
-from rota.core.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, ShardClaim, ShardStore
+from rota.core.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, ShardStore
 from rota.storage.store import SqlStore
 from tests.contracts.builders import A_MINUTE_MS, a_batch, a_group, an_offset, claim_one
-from tests.contracts.conftest import Backing, MemoryBacking
+from tests.contracts.conftest import MemoryBacking
 from tests.support.postgres import PostgresServer
 
 
@@ -228,17 +228,3 @@ async def test_postgres_shows_a_plain_role_its_timeline(postgres_server: Postgre
 
     system, timeline, oid = shown.split("/")
     assert (int(system) > 0, timeline, int(oid) > 0) == (True, "00000001", True)
-
-
-async def test_an_epoch_of_an_earlier_release_begins_at_no_known_line(backing: Backing, store: ShardStore) -> None:
-    """It claims without the columns of this release, so what stands there is of an epoch before."""
-    if not isinstance(store, SqlStore):
-        return
-    claim: ShardClaim = await claim_one(store)
-    async with store._writing() as connection:
-        schema = "rota." if connection.dialect.name == "postgresql" else ""
-        await connection.exec_driver_sql(f"UPDATE {schema}shards SET epoch = epoch + 1")
-
-    (owner,) = await store.owners()
-
-    assert (owner.epoch, owner.claimed_seq) == (claim.epoch + 1, None)

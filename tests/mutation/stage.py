@@ -104,7 +104,7 @@ ROOMS = {
         Room(
             "storage",
             _contracts("shard_store", "shard_rows", "pruning", "store_went_back"),
-            ("prune_plan", "pruning", "rows"),
+            ("pruning", "rows"),
             # A role belongs to the whole server, so a test that makes one runs there once.
             "not memory and not pgbouncer and not may_not_delete and (not postgres or pruning or postgres_refuses)",
         ),

@@ -25,18 +25,3 @@ async def test_answers_are_given_so_many_in_a_turn() -> None:
         await asyncio.sleep(0)
 
     assert [number for number in turns if number] == [ANSWERS_OF_A_TURN, ANSWERS_OF_A_TURN, 1]
-
-
-async def test_a_caller_that_fails_harms_no_other() -> None:
-    reported: list[str] = []
-    asyncio.get_running_loop().set_exception_handler(lambda _loop, context: reported.append(context["message"]))
-    answers, got = Answers(), list[Answer]()
-
-    def fail(_answer: Answer) -> None:
-        raise RuntimeError("a bug of the caller")
-
-    answers.give([(Call(fail), ANSWER), (Call(got.append), ANSWER)])
-    await asyncio.sleep(0)
-
-    assert got == [ANSWER]
-    assert reported == ["a caller failed at its answer"]

@@ -35,18 +35,6 @@ class Listener:
         return [event.kind for event in self.events]
 
 
-async def test_events_of_a_group_of_ones_own_come_at_once(fleet: list[RunningReplica]) -> None:
-    here = fleet[0]
-    group, reported = a_group_of(here), Listener()
-    end = here.routed.subscribe("default", group, reported)
-
-    await here.routed.call(a_join(group))
-
-    assert reported.kinds == ["member_joined", "rebalance_started", "generation_completed", "leader_changed"]
-    end()
-    await here.routed.stop()
-
-
 async def test_events_of_a_group_of_another_replica_come_too(fleet: list[RunningReplica]) -> None:
     here, there = fleet[0], fleet[1]
     group, reported = a_group_of(there), Listener()

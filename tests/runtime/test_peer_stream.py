@@ -28,7 +28,6 @@ from rota.protocol.messages import (
 )
 from rota.server.peer import client, messages
 from rota.server.peer import server as server_of_peers
-from rota.server.peer.client import GrpcPeers
 from rota.server.peer.messages import (
     EVENTS_AHEAD,
     EXCHANGE,
@@ -37,8 +36,6 @@ from rota.server.peer.messages import (
     SERVICE,
     Answered,
     Asked,
-    Cancelled,
-    MoreTaken,
     Outbox,
     Watch,
     pack,
@@ -187,15 +184,6 @@ async def test_unanswered_calls_fail_with_the_stream_and_later_ones_open_another
     assert isinstance(outcome, NoAnswer)
 
 
-async def test_closing_leaves_no_call_waiting(tables: MemoryTables) -> None:
-    async with a_peer(tables, SECRET) as peer:
-        peers, outcomes = GrpcPeers(lambda: [SECRET]), list[Answer | NoAnswer]()
-        peers.submit(peer, BEAT, outcomes.append)
-        await peers.close()
-
-    assert outcomes == [NoAnswer("the connection to it is closed")]
-
-
 @pytest.mark.parametrize("end", ["the replica that asks", "the owner"])
 async def test_a_stream_that_cannot_be_written_is_given_up(
     end: str, tables: MemoryTables, monkeypatch: pytest.MonkeyPatch
@@ -214,15 +202,6 @@ async def test_a_stream_that_cannot_be_written_is_given_up(
     async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
         assert isinstance(await asked(peers, peer, BEAT), NoAnswer)
         await until_answered(lambda: asked(peers, peer, BEAT))
-
-
-async def test_a_receiver_that_fails_harms_no_other(tables: MemoryTables, caplog: pytest.LogCaptureFixture) -> None:
-    async with a_peer(tables, SECRET) as peer, peers_that_show(SECRET) as peers:
-        peers.submit(peer, BEAT, lambda _: 1 / 0)  # type: ignore[arg-type]
-        answer = await answered(peers, peer, BEAT)
-
-    assert answer.reply.error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert "ZeroDivisionError" in caplog.text
 
 
 @pytest.mark.parametrize("bound", ["MOST_UNANSWERED", "MOST_UNSENT_BYTES"])
@@ -423,21 +402,6 @@ async def test_requests_of_one_turn_share_a_message() -> None:
     assert written.messages == [[0, 1, 2]]
 
 
-async def test_requests_that_come_while_a_message_is_written_share_the_next() -> None:
-    async with an_outbox() as (outbox, written):
-        written.go_on.clear()
-        for number in range(4):
-            outbox.put(pack(number))
-            await turns()
-        dropped = outbox.drop(1), outbox.drop(3)
-        written.go_on.set()
-        await turns()
-
-    assert written.messages == [[0], [1, 3]]
-    assert dropped == (False, True)
-    assert outbox.size == 0
-
-
 async def test_a_message_is_bounded_by_number_and_by_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "MAX_BATCH", 3)
     async with an_outbox() as (outbox, written):
@@ -564,9 +528,3 @@ async def test_a_message_that_no_replica_sends_is_an_invalid_argument(tables: Me
         await stream.write(data)
         with pytest.raises(grpc.aio.AioRpcError, match="INVALID_ARGUMENT"):
             await stream.read()
-
-
-async def test_a_cancellation_of_an_unknown_call_is_ignored(tables: MemoryTables) -> None:
-    async with an_owner(tables) as (local, _), a_stream(local) as wire:
-        wire.send(pack_asked(7, Cancelled()), pack_asked(7, MoreTaken()), pack_asked(2, BEAT))
-        await until(lambda: len(wire.answers) == 1)

@@ -24,7 +24,6 @@ from rota.protocol.messages import (
     DescribeGroup,
     DescribeReply,
     FetchOffsets,
-    FetchReply,
     Heartbeat,
     HeartbeatMany,
     JoinGroup,
@@ -126,25 +125,6 @@ async def settled(replicas: list[RunningReplica]) -> None:
 def a_group_of(replica: RunningReplica) -> str:
     names = (f"g{n}" for n in range(1_000))
     return next(n for n in names if replica.local.locate("default", n).replica_id == replica.local.replica_id)
-
-
-async def test_each_replica_holds_a_share_and_no_shard_has_two_owners(fleet: list[RunningReplica]) -> None:
-    held = [owner.shard_id for replica in fleet for owner in replica.local.owners()]
-
-    assert sorted(held) == list(range(SHARDS))
-
-
-async def test_any_replica_answers_for_any_group(fleet: list[RunningReplica]) -> None:
-    first, second, _ = fleet
-    group = a_group_of(first)
-
-    committed = await second.routed.call(CommitOffsets("default", group, -1, (OffsetToCommit("t", 0, 7),)))
-    fetched = await first.routed.call(FetchOffsets("default", group))
-
-    assert committed.reply.error is ErrorCode.NONE
-    assert isinstance(fetched.reply, FetchReply)
-    assert [o.offset for o in fetched.reply.offsets] == [7]
-    assert committed.epoch == fetched.epoch
 
 
 async def submitted(replica: RunningReplica, request: Submitted) -> Answer:

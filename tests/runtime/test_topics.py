@@ -84,16 +84,6 @@ async def test_a_change_that_is_not_durable_is_not_reported(coordinator: LocalCo
     await growing
 
 
-async def test_nobody_is_left_waiting_when_the_server_stops(coordinator: LocalCoordinator) -> None:
-    first = await put(coordinator, 4)
-    waiting = await parked(coordinator, first.version)
-
-    await coordinator.drain()
-
-    assert (await waiting).version in ("", first.version)
-    assert not any(shard.watchers for shard in coordinator.loop.shards.values())
-
-
 # --- all topics of a namespace ----------------------------------------------------------------------
 
 

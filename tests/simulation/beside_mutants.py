@@ -13,7 +13,7 @@ from rota.core.replica.owned_shard import Prerequisite, prerequisites
 from rota.protocol.errors import ErrorCode
 from rota.server.runtime import coordinator
 from rota.server.runtime.coordinator import LocalCoordinator
-from rota.storage import prune_plan
+from rota.storage import pruning
 from rota.testing import memory
 from tests.simulation import journal_readers
 from tests.simulation.registry import Patch, mutant
@@ -24,7 +24,7 @@ from tests.simulation.registry import Patch, mutant
 @mutant
 def pruning_does_not_wait_for_readers(patch: Patch) -> None:
     """S19: lines are gone that a reader has yet to read."""
-    patch(prune_plan, "read_by_all", lambda _readers, _shard_id, last: last)
+    patch(pruning, "read_by_all", lambda _readers, _shard_id, last: last)
 
 
 @mutant
@@ -34,15 +34,15 @@ def pruning_waits_for_the_fastest_reader(patch: Patch) -> None:
     def read_by_all(readers: Iterable[Any], shard_id: int, last: int) -> int:
         return max((each.read(shard_id) for each in readers), default=last)
 
-    patch(prune_plan, "read_by_all", read_by_all)
+    patch(pruning, "read_by_all", read_by_all)
 
 
 @mutant
 def pruning_takes_a_day_too_many(patch: Patch) -> None:
     """S19: lines of the days that are to be kept are gone."""
-    original = prune_plan.horizon_ms
+    original = pruning.horizon_ms
 
-    def horizon_ms(store_now_ms: int, keep_days: int, day_ms: int = prune_plan.DAY_MS) -> int:
+    def horizon_ms(store_now_ms: int, keep_days: int, day_ms: int = pruning.DAY_MS) -> int:
         return original(store_now_ms, keep_days - 1, day_ms)
 
     patch(journal_readers, "horizon_ms", horizon_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from rota.protocol.errors import LinesPruned
-from rota.storage.prune_plan import horizon_ms, plan
+from rota.storage.pruning import horizon_ms, plan
 from rota.testing.memory import MemoryReader
 from tests.simulation.beside import Beside
 

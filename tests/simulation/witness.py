@@ -51,7 +51,7 @@ class WatchedShard(OwnedShard):
     def unpark(self, number: int, now: Now) -> Ready:
         request = self._waiting.get(number)
         ready = super().unpark(number, now)
-        if self.is_waiting(number) and number not in self._decided:
+        if number in self._waiting and number not in self._decided:
             self.world.violation(f"L6 {request} is neither answered nor parked")
         return ready
 
@@ -162,7 +162,7 @@ class Witness(Telemetry):
     def on_commit(self, lines: Mapping[int, Sequence[JournalEvent]], _seconds: float) -> None:
         for shard_id in lines:
             owned = self._replica.owned.get(shard_id)
-            if owned is not None and owned.is_appended and not self._world.is_over:
+            if owned is not None and owned.seq == owned.durable_seq and not self._world.is_over:
                 self._world.compare_with_store(owned)
 
     def on_shard_loaded(self, shard_id: int, epoch: int, _groups: int, _seconds: float) -> None:

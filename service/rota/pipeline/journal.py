@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from rota.pipeline.failures import JournalRefused, LinesMissing, WrongIncarnation
 from rota.pipeline.tables import LINES
-from rota.storage.passwords import split_password_file
+from rota.storage.urls import split_password_file
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ from rota.pipeline.journal import (
     literal,
     schema_of,
 )
-from rota.storage.passwords import with_password
+from rota.storage.urls import with_password
 
 _BATCH_ROWS = 20_000
 

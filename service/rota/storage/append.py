@@ -33,13 +33,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import asyncpg
+from sqlalchemy.exc import DisconnectionError
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import JSON, TypeEngine
 
 from rota.core.replica.ports import ShardBatch
 from rota.storage.bulk import GivenRows, Row, TableChange, given_rows, sent_type
-from rota.storage.engine import SqliteConnection, driver_of
 from rota.storage.leases import lock_in_order
 from rota.storage.rows import journal_lines, state_changes
 from rota.storage.schema import (
@@ -57,6 +57,18 @@ from rota.storage.schema import (
 AnyInsert = postgresql.Insert | sqlite.Insert
 Shape = tuple[tuple[str, bool, bool], ...]
 """The tables of a statement: (name, whether rows are deleted, whether rows are written)."""
+
+
+def driver_of(connection: AsyncConnection) -> Any:
+    """The connection of asyncpg or aiosqlite beneath."""
+    assert connection.sync_connection is not None, "the connection is not open"
+    return connection.sync_connection.connection.driver_connection
+
+
+def refuse_closed(connection: Any, *_: Any) -> None:
+    """Have the pool replace a connection that has ended, instead of handing it to a caller."""
+    if connection.driver_connection.is_closed():
+        raise DisconnectionError("the store has ended the connection")
 
 
 def _changes_of(batches: Sequence[ShardBatch]) -> list[TableChange]:
@@ -98,19 +110,12 @@ _ENDS: dict[str, TypeEngine[Any]] = {
 # --- SQLite: statements of one row each, in one visit to the connection's thread ---------------------------------
 
 
-async def append_to_sqlite(connection: AsyncConnection, batches: Sequence[ShardBatch]) -> set[int]:
+def append_to_sqlite(connection: Any, batches: Sequence[ShardBatch]) -> set[int]:
     """Write the batches of the shards that pass the check, in a transaction; returns these shards.
 
-    It begins and is committed on the connection's thread: a statement takes less time than the way there. Each
-    statement is of one row, because SQLite would read several from a JSON document, which takes longer.
+    It runs on the thread of the `SqliteConnection` from its begin to its commit: a statement takes less time than the
+    way there. Each statement is of one row, because SQLite would read several from a JSON document, which takes longer.
     """
-    driver = driver_of(connection)
-    # What each of the driver's public methods does with a single statement.
-    moved: set[int] = await driver._execute(_append, driver._conn, batches)
-    return moved
-
-
-def _append(connection: SqliteConnection, batches: Sequence[ShardBatch]) -> set[int]:
     with connection:
         connection.begin_immediate()
         moved: set[int] = set()

@@ -26,14 +26,13 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from rota.core.replica.ports import StoreRefused
+from rota.storage.append import driver_of
 from rota.storage.backup_files import moment
-from rota.storage.engine import driver_of
 from rota.storage.errors import as_store_error
 from rota.storage.incarnation import start_again
 from rota.storage.migrate import lock_migrations, migrate, status_of, transaction, usable
 from rota.storage.objects import differences, read_objects, refuse_differences
 from rota.storage.partitions import PARTITION_PREFIX, create_partitions, create_partitions_ahead
-from rota.storage.passwords import read_password
 from rota.storage.restored import (
     Facts,
     Replaced,
@@ -45,7 +44,7 @@ from rota.storage.restored import (
 )
 from rota.storage.schema import ALONE, POSTGRES_SCHEMA, fence_roles, side_commits
 from rota.storage.transfer import COPIED
-from rota.storage.urls import PostgresLocation
+from rota.storage.urls import PostgresLocation, read_password
 
 _SHOWN_LINES = 5
 _CONNECT_TIMEOUT_S = "10"

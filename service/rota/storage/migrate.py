@@ -7,15 +7,16 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import Connection, String, column, inspect, select, table, text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, String, column, event, inspect, select, table, text
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 import rota
 from rota.core.replica.ports import StoreRefused
-from rota.storage.engine import single_engine
 from rota.storage.errors import UPGRADE_HINT, store_errors
 from rota.storage.partitions import create_partitions_ahead
+from rota.storage.postgres import durable, postgres_engine
 from rota.storage.schema import POSTGRES_SCHEMA
+from rota.storage.sqlite import sqlite_engine
 from rota.storage.store_file import FileLock, make_file
 from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, parse_store_url
 
@@ -87,6 +88,19 @@ def revisions() -> list[str]:
 async def migrate(connection: AsyncConnection, revision: str = "head") -> None:
     """Run the migrations up to `revision` in this transaction."""
     await connection.run_sync(_run_alembic, revision)
+
+
+def single_engine(location: StoreLocation, *, writes: bool) -> AsyncEngine:
+    """An engine for one transaction at a time, which relies on nothing that a pooler would not let pass."""
+    match location:
+        case SqliteLocation(path):
+            return sqlite_engine(path, busy_timeout_ms=5_000, connections=1, writes=writes)
+        case PostgresLocation():
+            engine = postgres_engine(location)
+            if writes:
+                wait_for_the_disk = durable(of_transaction=True)
+                event.listen(engine.sync_engine, "begin", lambda begun: begun.exec_driver_sql(wait_for_the_disk))
+            return engine
 
 
 @asynccontextmanager

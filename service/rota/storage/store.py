@@ -25,18 +25,18 @@ from rota.core.replica.ports import (
     StoreLost,
     StoreRefused,
     StoreUnavailable,
-    check_batches,
 )
 from rota.protocol.errors import check_in_journal
 from rota.storage.access import add_session, end_session, note_uses, read_session, read_stored, read_tokens
-from rota.storage.connections import PostgresConnections, SqliteConnections
 from rota.storage.errors import UPGRADE_HINT, is_locked, store_errors
 from rota.storage.gate import OnTerminated
 from rota.storage.incarnation import fix_identity, read_incarnation
 from rota.storage.leases import Leases, Replicas
 from rota.storage.migrate import check_schema
+from rota.storage.postgres import PostgresConnections
 from rota.storage.rows import load_images, load_side_commits, read_events, read_namespaces
 from rota.storage.schema import shards
+from rota.storage.sqlite import SqliteConnections
 from rota.storage.urls import SqliteLocation, parse_store_url
 
 _log = logging.getLogger(__name__)
@@ -205,7 +205,6 @@ class SqlStore:
             return await load_images(connection, shard_ids)
 
     async def append(self, batches: Sequence[ShardBatch]) -> list[int]:
-        check_batches(batches)
         if not batches:
             return []
         with store_errors(is_in_use=self._is_in_use):
@@ -289,10 +288,3 @@ class SqlStore:
             transaction = self._connections.reading(isolated=isolated)
             async with asyncio.timeout(timeout_s or self._read_timeout_s), transaction as connection:
                 yield connection
-
-
-async def open_store(url: str, shard_count: int) -> SqlStore:
-    """A store that is open; `StoreRefused` where its schema or `shard_count` does not fit, or it is in use."""
-    store = SqlStore(url)
-    await store.open(shard_count)
-    return store

@@ -85,7 +85,7 @@ def test_a_heartbeat_that_parks_waits_for_its_reply() -> None:
     ready = owned.try_heartbeat(3, a_heartbeat("m", 1, wait_ms=500, instance="i"), at(300))
 
     assert isinstance(ready, Ready)
-    assert (list(ready.replies), owned.is_waiting(3)) == ([], True)
+    assert (list(ready.replies), 3 in owned._waiting) == ([], True)
 
 
 # --- reads that do not wait ---------------------------------------------------------------------------------

@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from rota.core.group.state import Timer, TimerKind
 from rota.core.replica.assigning import (
     LINGER_MS,
     PAUSE_MS,
@@ -92,13 +91,6 @@ def test_a_generation_that_begins_during_a_listing_waits(replica: Replica) -> No
     assert replica.shares() == [[0]]
 
 
-def test_namespaces_are_listed_each_for_itself(replica: Replica) -> None:
-    replica.join()
-    replica.join(namespace="other")
-
-    assert [do.request.namespace for do in replica.todo if isinstance(do, AskTopics)] == ["default", "other"]
-
-
 def test_a_type_without_topics_is_assigned_without_a_listing(replica: Replica) -> None:
     """The core assigns a generation of such a type, but one may be loaded that still waits for that."""
     replica.join()
@@ -127,32 +119,6 @@ def test_topics_that_are_unknown_are_listed_again(replica: Replica) -> None:
     assert replica.shares() == [[0]]
 
 
-def test_a_refresh_of_unknown_topics_is_retried_soon(replica: Replica) -> None:
-    """Found here: it used to wait for the next refresh."""
-    replica.join()
-    replica.assign(("t", 1))
-    replica.later(REFRESH_MS)
-    replica.refuse_listing()
-    replica.later(RETRY_MS)
-
-    replica.assign(("t", 2))
-
-    assert replica.shares() == [[0, 1]]
-
-
-def test_unknown_topics_are_asked_for_once_for_all_groups(replica: Replica) -> None:
-    """Found here: each group asked by itself, one after the other, while topics of other namespaces waited."""
-    for group in "ghi":
-        replica.join(group)
-    replica.assign(("t", 1))
-    replica.assign(("t", 1))
-    replica.grow()
-    replica.later(PAUSE_MS)
-    replica.refuse_listing()
-
-    assert replica.todo == []
-
-
 def test_a_listing_that_fails_on_its_second_page_begins_anew(replica: Replica) -> None:
     replica.join()
     replica.list(("a", 1), more=True)
@@ -162,16 +128,6 @@ def test_a_listing_that_fails_on_its_second_page_begins_anew(replica: Replica) -
     listing = replica.listing()
     assert listing is not None
     assert listing.request.after == ""
-
-
-def test_a_failed_listing_passes_its_groups_on_to_the_next(replica: Replica) -> None:
-    replica.join("g")
-    replica.join("h")
-    replica.refuse_listing()
-    replica.later(RETRY_MS)
-    replica.assign(("t", 1))
-
-    assert [replica.shares(group) for group in "gh"] == [[[0]], [[0]]]
 
 
 def test_topics_are_handed_on_with_their_attributes(replica: Replica) -> None:
@@ -268,28 +224,6 @@ def test_a_change_undone_while_changes_collect_is_no_change(replica: Replica) ->
     assert replica.generation_id() == 1
 
 
-def test_changes_collect_anew_after_one_that_was_undone(replica: Replica) -> None:
-    replica.join(debounce_ms=5_000)
-    replica.assign(("t", 1))
-    for partitions in (2, 1, 3):
-        replica.grow()
-        replica.later(PAUSE_MS)
-        replica.assign(("t", partitions))
-
-    assert (replica.todo, replica.shares()) == ([], [[0]])
-
-
-def test_a_group_that_is_due_during_a_job_collects_after_it(replica: Replica) -> None:
-    replica.join(debounce_ms=5_000)
-    replica.list(("t", 1))
-    replica.assigning.want(replica.owned, Timer(TimerKind.ASSIGN, "default", "g", "", 0), replica.now_ms)
-    replica.compute()
-
-    replica.assign(("t", 2))
-
-    assert (replica.todo, replica.shares()) == ([], [[0]])
-
-
 def test_a_new_generation_has_the_changes_that_collect(replica: Replica) -> None:
     replica.join(debounce_ms=60_000)
     replica.assign(("t", 1))
@@ -366,14 +300,6 @@ def test_a_group_whose_topics_are_the_same_is_left_alone(replica: Replica) -> No
     replica.list(("t", 1), ("u", 1))
 
     assert replica.jobs() == []
-
-
-def test_a_change_in_a_namespace_without_groups_lists_nothing(replica: Replica) -> None:
-    replica.grow()
-    replica.later(REFRESH_MS)
-
-    assert replica.todo == []
-    assert replica.assigning.wake_ms(replica.now_ms) is None
 
 
 def test_a_change_of_which_the_notification_was_lost_is_found(replica: Replica) -> None:
@@ -473,15 +399,6 @@ def test_a_job_of_the_last_owner_ends_no_job_of_the_next(replica: Replica) -> No
     assert replica.todo == under_way
 
 
-def test_unknown_topics_are_not_retried_for_a_moved_group(replica: Replica) -> None:
-    replica.join()
-    replica.refuse_listing()
-    replica.owned.drop("moves")
-    replica.later(RETRY_MS)
-
-    assert replica.todo == []
-
-
 @pytest.mark.parametrize("end", ["drop", "close", "lease"])
 def test_a_group_that_moves_while_a_job_runs_is_forgotten(replica: Replica, end: str) -> None:
     replica.join()
@@ -511,23 +428,3 @@ def test_a_shard_that_is_loaded_again_ignores_an_old_job(replica: Replica) -> No
 
     assert late.owned is not replica.owned
     assert replica.shares() == [[0, 1]]
-
-
-def test_an_outcome_for_a_namespace_without_groups_is_ignored(replica: Replica) -> None:
-    replica.join()
-    replica.list(("t", 1))
-    (job,) = replica.jobs()
-    replica.owned.drop("moves")
-    replica.hand_in(job)
-
-    replica.hand_in(job)
-
-    assert replica.assigning.wake_ms(replica.now_ms) is None
-
-
-def test_a_timer_for_a_group_without_a_job_is_ignored(replica: Replica) -> None:
-    timer = Timer(TimerKind.ASSIGN, "default", "deleted", "", 0)
-    replica.assigning.want(replica.owned, timer, replica.now_ms)
-    replica.go_on()
-
-    assert replica.todo == []

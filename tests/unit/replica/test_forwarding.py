@@ -34,7 +34,6 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.messages import (
     CommitOffsets,
-    DescribeGroup,
     Heartbeat,
     HeartbeatMany,
     HeartbeatReply,
@@ -139,35 +138,6 @@ def _asks(do: Step) -> bool:
 # --- where a call goes -----------------------------------------------------------------------------
 
 
-def test_a_shard_in_memory_is_asked_whatever_the_store_has_said() -> None:
-    shell = Shell(OK, here={SHARD}).owned_by(ONE)
-
-    assert shell.call(COMMIT) is OK
-    assert shell.asked() == [""]
-
-
-def test_a_shard_of_a_peer_is_asked_there_once() -> None:
-    shell = Shell(OK).owned_by(ONE)
-
-    assert shell.call(COMMIT) is OK
-    assert shell.asked() == ["r1"]
-
-
-def test_without_forwarding_this_replica_is_asked() -> None:
-    shell = Shell(refusal(MOVED)).owned_by(ONE)
-    shell.forwarding.forwards = False
-
-    assert shell.call(COMMIT).reply.error is MOVED
-    assert shell.asked() == [""]
-
-
-def test_a_replica_without_the_shard_names_the_owner() -> None:
-    refused = Shell().owned_by(ONE).forwarding.refusal(COMMIT, SHARD)
-
-    assert refused is not None
-    assert (refused.reply.error, refused.owner) == (MOVED, ONE.address)
-
-
 def test_a_shard_without_a_known_owner_is_being_loaded() -> None:
     refused = Shell().forwarding.refusal(COMMIT, SHARD)
 
@@ -258,14 +228,6 @@ def test_a_shard_that_arrives_here_meanwhile_is_asked_here() -> None:
 
 
 # --- parked calls, and a replica that drains -----------------------------------------------------------
-
-
-def test_a_call_that_parks_says_so() -> None:
-    shell = Shell(OK, OK).owned_by(ONE)
-    shell.call(JOIN)
-    shell.call(COMMIT)
-
-    assert [do.parks for do in shell.steps if isinstance(do, AskPeer)] == [True, False]
 
 
 @pytest.mark.parametrize(("wait_ms", "parks"), [(0, False), (1, True), (30_000, True)])
@@ -370,17 +332,6 @@ def page(*shards: int, group_id: str = "") -> Answer:
     return Answer(ListReply(groups=groups), shards=shards)
 
 
-def test_a_listing_has_the_shards_of_all_replicas() -> None:
-    shell = Shell(page(), page(0, group_id="b"), page(1, group_id="a")).owned_by(ONE)
-
-    reply = shell.call(ListGroups("default")).reply
-
-    assert isinstance(reply, ListReply)
-    assert [group.group_id for group in reply.groups] == ["a", "b"]
-    assert shell.asked() == ["", "r1", "r2"]
-    assert {do.parks for do in shell.steps if isinstance(do, AskPeer)} == {False}
-
-
 @pytest.mark.parametrize("second", [page(), page(0)])
 def test_a_listing_with_a_shard_twice_or_missing_is_asked_again(second: Answer) -> None:
     shell = Shell(page(), page(0), second, page(), page(0), page(1)).owned_by(ONE)
@@ -411,12 +362,6 @@ def test_a_listing_is_not_retried_once_its_time_is_over() -> None:
     assert shell.now_ms == 1_000 + MOVE_MS
 
 
-def test_a_listing_that_a_shard_refuses_is_refused() -> None:
-    shell = Shell(page(), refusal(ErrorCode.INVALID_REQUEST, ListGroups("default")), page(1)).owned_by(ONE)
-
-    assert shell.call(ListGroups("default")).reply.error is ErrorCode.INVALID_REQUEST
-
-
 @pytest.mark.parametrize("forwards", [True, False])
 def test_topics_are_asked_for_at_the_owner_of_their_namespace(forwards: bool) -> None:
     """Without forwarding, too: this replica assigns its groups by them."""
@@ -435,7 +380,3 @@ def test_a_listing_asks_all_replicas_without_forwarding_too() -> None:
     shell.call(ListGroups("default"))
 
     assert shell.asked() == ["", "r1", "r2"]
-
-
-def test_a_question_is_forwarded_like_a_call() -> None:
-    assert Shell(OK).owned_by(ONE).call(DescribeGroup(*GROUP)) is OK

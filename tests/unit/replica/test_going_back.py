@@ -327,7 +327,7 @@ def test_a_member_whose_sync_a_floor_ends_is_seen_then() -> None:
     decide(owned, 4, a_join("m", instance="i"), 300)
     decide(owned, 5, a_sync("n", 2, "j"), 300)
     commit(owned, 300)
-    assert owned.is_waiting(5)
+    assert 5 in owned._waiting
     owned.shard.take_seen()
 
     owned.raise_generations(9, at(400))

@@ -34,7 +34,7 @@ from rota.core.replica.ports import (
     StoreUnavailable,
 )
 from rota.protocol.errors import ErrorCode
-from tests.unit.replica.shards import AN_OFFSET, LEASE_MS, LIMITS, a_shard, at, decide
+from tests.unit.replica.shards import AN_OFFSET, LEASE_MS, LIMITS, at, decide
 
 ME, PEER = Replica("r0", "http://r0"), Replica("r1", "http://r1")
 SHARDS = 4
@@ -255,20 +255,7 @@ def test_only_another_owner_that_can_be_asked_is_asked(fields: dict[str, Any]) -
     assert claimed(shell) == set(range(SHARDS))
 
 
-def test_a_round_waits_for_no_shard_that_is_held_elsewhere() -> None:
-    shell = a_replica_after_another()
-
-    assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == LEASE_MS // 3
-
-
 # --- starting ------------------------------------------------------------------------------------------
-
-
-def test_a_replica_is_not_complete_before_its_first_round() -> None:
-    shell = Shell()
-
-    assert not shell.leases.is_complete
-    assert not shell.leases.is_all(range(SHARDS))
 
 
 def test_the_first_round_registers_then_claims_loads_and_renews() -> None:
@@ -348,23 +335,6 @@ def test_the_only_process_keeps_its_shards_however_late_it_is() -> None:
     assert list(shell.leases.owned.values()) == owned
 
 
-def test_the_only_process_loads_for_as_long_as_it_takes() -> None:
-    shell = Shell(steal=True)
-    shell.takes_ms = {leases.Load: 3 * LEASE_MS}
-    shell.round()
-
-    assert (shell.names().count("Load"), shell.leases.is_complete) == (1, True)
-
-
-def test_a_store_that_fails_costs_its_only_process_no_shard() -> None:
-    shell = alone()
-    shell.now_ms += 2 * LEASE_MS
-    shell.fails = {leases.Register}
-
-    assert shell.round_that_fails() == ["ReadOwners", "Register"]
-    assert shell.leases.is_complete
-
-
 def test_a_lost_lock_ends_all_shards_at_once() -> None:
     shell = alone()
     shell.fails, shell.failure = {leases.Register}, StoreLost("another service is using this store")
@@ -419,34 +389,6 @@ def test_portions_get_smaller_until_they_are_loaded_in_time() -> None:
     assert {len(claim.shard_ids) for claim in shell.did(leases.Claim)[2:]} <= {2, 4}
 
 
-def test_a_failed_portion_is_followed_by_a_smaller_one() -> None:
-    shell = Shell(shards=LOADING_AT_ONCE)
-    shell.fails = {leases.Claim}
-    shell.round_that_fails()
-    shell.round_that_fails()
-    shell.fails = set()
-    shell.round()
-
-    assert [len(claim.shard_ids) for claim in shell.did(leases.Claim)] == [4, 8, 4]
-
-
-def test_quick_portions_load_without_renewals_between_them() -> None:
-    shell = Shell(shards=3 * LOADING_AT_ONCE)
-    shell.now_ms = LEASE_MS
-    shell.leases._renewed_ms = shell.now().monotonic_ms
-    shell.takes_ms = {leases.Load: LEASE_MS // 9 - 1}
-    shell.round()
-
-    assert shell.names()[3:] == ["Claim", "Load", "Serve"] * 3 + ["Renew"]
-
-
-def test_a_claim_that_the_store_refuses_loads_nothing() -> None:
-    shell = Shell()
-    shell.taken = {0, 1, 2, 3}
-
-    assert shell.round() == ["ReadOwners", "Register", "NotifyPeers", "Claim"]
-
-
 def test_a_round_goes_on_without_rows_that_cannot_be_read() -> None:
     shell = a_replica_with_all()
     shell.leases.remove(shell.leases.owned[1])
@@ -480,25 +422,6 @@ def test_what_was_loaded_after_its_lease_is_not_served() -> None:
     assert not shell.did(leases.Serve)
 
 
-def test_a_shard_that_cannot_be_read_costs_no_other_shard() -> None:
-    shell = Shell()
-    shell.unreadable = {1}
-
-    shell.round()
-
-    assert sorted(shell.leases.owned) == [0, 2, 3]
-    assert not shell.leases.is_complete
-
-
-def test_a_shard_that_cannot_be_read_is_read_once_a_round() -> None:
-    shell = a_replica_with_all()
-    shell.leases.remove(shell.leases.owned[1])
-    shell.unreadable = {1}
-
-    assert shell.round().count("Load") == 1
-    assert shell.round().count("Load") == 1
-
-
 def test_a_shard_is_served_once_it_can_be_read() -> None:
     shell = Shell()
     shell.unreadable = {1}
@@ -508,16 +431,6 @@ def test_a_shard_is_served_once_it_can_be_read() -> None:
     shell.round()
 
     assert sorted(shell.leases.owned) == [0, 1, 2, 3]
-
-
-def test_a_replica_that_leaves_gives_back_what_it_cannot_read() -> None:
-    shell = Shell()
-    shell.unreadable = {1}
-    shell.before[leases.Load] = lambda: setattr(shell.leases, "is_leaving", True)
-
-    shell.round()
-
-    assert [claim.shard_id for claim in shell.did(leases.Release)[0].claims] == list(range(SHARDS))
 
 
 def test_a_replica_that_leaves_registers_and_claims_nothing() -> None:
@@ -602,23 +515,6 @@ def test_leases_that_are_over_are_given_up_without_the_store() -> None:
     assert shell.leases.owned == {}
 
 
-def test_a_replica_without_shards_renews_nothing() -> None:
-    shell = Shell()
-    shell.owners = held_by(PEER, 5_000, *range(SHARDS))
-
-    assert shell.round() == ["ReadOwners", "Register", "NotifyPeers"]
-
-
-def test_only_the_shard_that_is_served_is_removed() -> None:
-    leases = a_replica_with_all().leases
-    served = leases.owned[0]
-
-    assert not leases.remove(a_shard())
-    assert not leases.remove(a_shard(9))
-    assert leases.remove(served)
-    assert 0 not in leases.owned
-
-
 # --- handing over ------------------------------------------------------------------------------------------
 
 
@@ -653,21 +549,6 @@ def test_shards_are_handed_over_in_portions() -> None:
 
     assert len(shell.did(leases.DropClosed)) == HANDING_OVER_AT_ONCE
     assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == shell.now().monotonic_ms
-
-
-def test_a_replica_that_leaves_hands_nothing_over_by_rounds() -> None:
-    shell = a_replica_beside_another()
-    shell.leases.is_leaving = True
-
-    assert shell.round() == ["ReadOwners", "Renew"]
-
-
-def test_a_replica_that_leaves_takes_no_shard_that_is_due_to_it() -> None:
-    shell = a_replica_with_all()
-    shell.leases.remove(shell.leases.owned[1])
-    shell.leases.is_leaving = True
-
-    assert shell.round() == ["ReadOwners", "Renew"]
 
 
 def test_a_replica_that_leaves_during_a_read_registers_no_more() -> None:

@@ -62,11 +62,6 @@ def test_a_loaded_shard_first_writes_that_it_is_acquired() -> None:
     )
 
 
-def test_a_shard_without_a_liveness_store_asks_no_other_replica() -> None:
-    assert not a_shard().asks_others
-    assert a_shard(seen=SeenMembers({}, None)).asks_others
-
-
 # --- the commit order ------------------------------------------------------------------------------------
 
 
@@ -88,14 +83,6 @@ def test_a_read_waits_for_the_entries_that_it_shows() -> None:
     assert (read.appends, read.replies) == (False, ())
 
     assert [number for number, _ in commit(owned).replies] == [1, 2]
-
-
-def test_a_read_of_what_is_durable_is_answered_at_once() -> None:
-    owned = a_shard()
-    ready = decide(owned, 1, a_fetch())
-
-    assert ready.replies == [(1, Answer(reply_to(ready, 1), revision=1, epoch=EPOCH))]
-    assert owned.waiting == 0
 
 
 def test_replies_of_a_later_batch_wait_for_that() -> None:
@@ -120,14 +107,6 @@ def test_batches_number_the_entries_without_a_gap() -> None:
 
     assert [(batch.first_seq, batch.last_seq) for batch in (first, second)] == [(2, 3), (4, 4)]
     assert not owned.has_entries
-
-
-def test_each_reply_says_up_to_where_it_knows_the_journal() -> None:
-    owned = a_shard()
-    decide(owned, 1, AN_OFFSET)
-    decide(owned, 2, AN_OFFSET)
-
-    assert [answer.revision for _, answer in commit(owned).replies] == [2, 3]
 
 
 def test_timers_are_set_once_their_entries_are_durable() -> None:
@@ -158,22 +137,6 @@ def test_a_member_that_expires_is_named_as_gone() -> None:
     owned.others_answered(timer, None, late)
 
     assert commit(owned, 200 + SESSION_MS).gone == [(*KEY, "m")]
-
-
-def test_without_shared_sessions_no_member_is_named_as_gone() -> None:
-    owned = a_shard_with_a_member()
-    decide(owned, 3, a_leave("m"), 300)
-
-    assert commit(owned).gone == []
-
-
-def test_timers_of_all_that_has_become_durable_are_set() -> None:
-    owned = a_shard()
-    joins = [replace(a_join(new="m", instance="i"), group_id=group_id) for group_id in ("g", "h")]
-    for started in [decide(owned, number, join) for number, join in enumerate(joins)]:
-        owned.on_timer(started.timers[0], at(200))
-
-    assert [timer.group_id for timer in commit(owned).timers if timer.kind is TimerKind.SYNC] == ["g", "h"]
 
 
 # --- a join phase under way ------------------------------------------------------------------------------
@@ -240,14 +203,7 @@ def test_a_call_without_a_reply_is_parked_for_as_long_as_it_asks() -> None:
 
     assert decide(owned, 1, a_join(new="m", instance="i")).parks_ms == 30_000
     assert decide(a_shard(), 1, AN_OFFSET).parks_ms is None
-    assert owned.is_waiting(1)
-
-
-@pytest.mark.parametrize(("wait_ms", "parks_ms"), [(500, 500), (60_000, SESSION_MS // 3)])
-def test_a_heartbeat_parks_for_at_most_a_third_of_its_session(wait_ms: int, parks_ms: int) -> None:
-    owned = a_shard_with_a_member()
-
-    assert decide(owned, 3, a_heartbeat("m", 1, wait_ms=wait_ms, instance="i"), 300).parks_ms == parks_ms
+    assert 1 in owned._waiting
 
 
 def test_a_parked_call_is_answered_when_its_time_is_over() -> None:
@@ -257,7 +213,7 @@ def test_a_parked_call_is_answered_when_its_time_is_over() -> None:
     ready = owned.unpark(3, at(800))
 
     assert reply_to(ready, 3).error is ErrorCode.NONE
-    assert not owned.is_waiting(3)
+    assert 3 not in owned._waiting
     assert owned.unpark(3, at(900)) is NOTHING
 
 
@@ -270,14 +226,6 @@ def test_a_client_that_is_gone_gets_no_reply() -> None:
     assert (list(ready.replies), owned.waiting) == ([], 0)
     assert owned.hang_up(3, at(800)) is NOTHING
     assert decide(owned, 4, a_leave("m"), 900).appends
-
-
-def test_a_durable_call_without_a_client_is_not_answered() -> None:
-    owned = a_shard()
-    decide(owned, 1, AN_OFFSET)
-    owned.hang_up(1, at(1))
-
-    assert commit(owned, 2).replies == []
 
 
 # --- timers ----------------------------------------------------------------------------------------------
@@ -339,14 +287,6 @@ def test_other_replicas_are_asked_before_a_member_expires() -> None:
 
     assert owned.on_timer(session_timer(), at(SESSION_MS + 200)) == Ready(asks=session_timer())
     assert owned.on_timer(session_timer(), at(SESSION_MS - 200)).asks is None, "its session is not over"
-
-
-def test_a_member_that_no_other_replica_has_seen_expires() -> None:
-    owned = a_shard_with_a_member(seen=SeenMembers({}, None))
-    owned.lease_until_ms = 2**40
-
-    assert owned.others_answered(session_timer(), None, at(SESSION_MS + 200)).appends
-    assert "member_expired" in kinds(owned)
 
 
 def test_a_member_that_another_replica_has_seen_in_time_lives_on() -> None:
@@ -419,15 +359,6 @@ def test_timers_of_full_and_of_shortened_sessions_are_set() -> None:
     owned, _ = a_loading_shard(seen=SeenMembers({(*KEY, "m"): 4_000}, 300), image=image)
 
     assert at(SESSION_MS).wall_ms in [timer.at_ms for timer in commit(owned).timers]
-
-
-def test_the_timer_of_a_shortened_session_is_set() -> None:
-    image = a_shard_with_a_member().shard.image()
-    owned, _ = a_loading_shard(seen=SeenMembers({(*KEY, "m"): 9_000}, 3_000), image=image)
-
-    assert at(SESSION_MS - 3_000 + STILL_HERE_MS + 2 * PUBLISH_MS).wall_ms in [
-        timer.at_ms for timer in commit(owned).timers
-    ]
 
 
 # --- sweeping, side commits ---------------------------------------------------------------------------------
@@ -525,15 +456,6 @@ def test_a_dropped_shard_refuses_each_waiting_call_once(undecided: bool) -> None
     assert (owned.waiting, owned.has_entries) == (0, False)
 
 
-def test_a_dropped_shard_answers_with_the_code_that_is_given() -> None:
-    owned = a_shard()
-    decide(owned, 1, a_join(new="m", instance="i"))
-
-    ready = owned.drop("it moves", ErrorCode.NOT_COORDINATOR, undecided=True)
-
-    assert reply_to(ready, 1).error is ErrorCode.NOT_COORDINATOR
-
-
 def test_a_decided_call_is_not_sent_to_the_next_owner() -> None:
     owned = a_shard()
     decide(owned, 1, AN_OFFSET)
@@ -604,21 +526,6 @@ def test_a_durable_assignment_by_the_server_answers_the_syncs() -> None:
     assert (ready.appends, list(ready.replies)) == (True, [])
     assert owned.shard.groups[KEY].state_since_ms == at(300).wall_ms
     assert reply_to(commit(owned, 300), 3).assignment == b"share"
-
-
-def test_what_the_server_could_not_assign_fails_the_generation() -> None:
-    owned, job = a_shard_that_assigns()
-
-    assert owned.finish_job(job, "no such topic", at(300)) is not None
-    assert "assignment_failed" in kinds(owned)
-
-
-def test_an_assignment_of_an_earlier_generation_is_not_taken() -> None:
-    owned, job = a_shard_that_assigns()
-    decide(owned, 3, replace(reads("u"), member_id="m"), 300)
-
-    assert owned.shard.groups[KEY].generation_id == 2
-    assert owned.finish_job(job, SHARES, at(300)) is None
 
 
 def test_no_assignment_is_taken_once_closed_or_expired() -> None:

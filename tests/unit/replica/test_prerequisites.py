@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from rota.core.replica.owned_shard import Prerequisite, claim_to_confirm, prerequisites, refused_without
-from rota.core.replica.ports import Answer
-from rota.protocol.errors import ErrorCode
+from rota.core.replica.owned_shard import Prerequisite, claim_to_confirm, prerequisites
 from rota.protocol.messages import (
     CommitOffsets,
     DeleteGroup,
     DeleteOffsets,
-    FenceReply,
     FetchOffsets,
     Heartbeat,
     Request,
@@ -29,21 +26,9 @@ def test_progress_needs_the_commits_beside_the_shard(request_: Request) -> None:
     assert prerequisites(request_, has_side_door=False, is_shared=True) == ()
 
 
-def test_a_fence_check_needs_the_owner_of_a_shared_store() -> None:
-    assert prerequisites(A_FENCE, has_side_door=True, is_shared=True) == (Prerequisite.OWNER,)
-    assert prerequisites(A_FENCE, has_side_door=True, is_shared=False) == ()
-
-
 @pytest.mark.parametrize("request_", [Heartbeat("default", "g", "m1", 1), CommitOffsets("default", "g", -1, ())])
 def test_other_requests_need_the_lease_alone(request_: Request) -> None:
     assert prerequisites(request_, has_side_door=True, is_shared=True) == ()
-
-
-@pytest.mark.parametrize("prerequisite", Prerequisite)
-def test_without_the_stores_word_the_client_asks_again(prerequisite: Prerequisite) -> None:
-    reply = FenceReply(ErrorCode.COORDINATOR_NOT_AVAILABLE, prerequisite.value)
-
-    assert refused_without(prerequisite, A_FENCE) == Answer(reply)
 
 
 def test_the_store_confirms_what_is_durable_here() -> None:

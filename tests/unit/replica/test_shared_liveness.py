@@ -215,13 +215,6 @@ def test_a_replica_whose_lease_may_be_over_publishes_nothing(replica: Replica) -
     assert replica.publish() is None
 
 
-def test_a_heartbeat_of_this_very_moment_is_published(replica: Replica) -> None:
-    replica.publish()
-    replica.heartbeat()
-
-    assert replica.publish() == ShardNews(0, {replica.member: 0}, [])
-
-
 def test_each_shard_is_published_in_its_own_time(replica: Replica) -> None:
     busy, silent = replica, Replica()
     silent.owned.claim = replace(silent.owned.claim, shard_id=1)
@@ -257,14 +250,6 @@ def test_a_store_that_loses_a_whole_shard_gets_it_again_later(replica: Replica) 
     replica.later(1)
 
     assert replica.publish() == ShardNews(0, {replica.member: 1}, [])
-
-
-def test_a_shard_that_is_gone_is_known_no_more(replica: Replica) -> None:
-    replica.publish()
-    other = Replica()
-    replica.run(replica.shared.publish([other.owned], replica.now()))
-
-    assert replica.publish() is not None, "it is published as a whole when it comes back"
 
 
 # --- a store that is away --------------------------------------------------------------------------------

@@ -57,22 +57,6 @@ def test_a_setback_has_the_row_that_shows_it(is_restored: bool) -> None:
     assert memory.setbacks == [Setback(0, known, known._replace(last_seq=19), 5, is_restored)]
 
 
-def test_a_later_epoch_that_began_too_early_is_a_setback() -> None:
-    memory = a_memory()
-
-    memory.compare_owners([a_row(epoch=8, last_seq=30, claimed_seq=19)], memory.ask())
-
-    assert [each.found.epoch for each in memory.setbacks] == [8]
-
-
-def test_a_row_that_is_gone_has_no_floor() -> None:
-    memory = a_memory()
-
-    memory.compare_owners([], memory.ask())
-
-    assert memory.setbacks == [Setback(0, Known(7, OTHER, 20), Known(0, "", 0), 0)]
-
-
 def test_each_time_that_the_store_went_back_is_counted_once() -> None:
     memory = a_memory(a_row(), a_row(shard_id=1))
     counts = [memory.ask().times_back]
@@ -82,21 +66,6 @@ def test_each_time_that_the_store_went_back_is_counted_once() -> None:
         counts.append(memory.ask().times_back)
 
     assert counts == [0, 1, 2]
-
-
-def test_the_highest_epoch_is_remembered() -> None:
-    memory = a_memory(a_row(), a_row(shard_id=1, epoch=0, replica_id=""))
-    memory.compare_owners([a_row(epoch=5, last_seq=19)], memory.ask())
-
-    assert memory.known_epochs() == {0: 7, 1: 0}
-
-
-def test_a_shard_that_no_replica_has_owned_cannot_go_back() -> None:
-    memory = a_memory(a_row(epoch=0, replica_id="", last_seq=0, claimed_seq=None))
-
-    memory.compare_owners([a_row(epoch=0, replica_id="x", last_seq=0, claimed_seq=None)], memory.ask())
-
-    assert memory.setbacks == []
 
 
 @pytest.mark.parametrize(
@@ -118,13 +87,6 @@ def test_a_claim_after_a_failover_trusts_its_own_lease_alone(
 
 def test_a_released_shard_may_have_been_anothers_at_once() -> None:
     memory = a_memory_of_a_dropped_shard()
-    memory.note_released(0)
-
-    assert memory.is_unsure(a_claim(), 0)
-
-
-def test_a_release_of_a_shard_never_served_changes_nothing() -> None:
-    memory = StoreMemory(ME)
     memory.note_released(0)
 
     assert memory.is_unsure(a_claim(), 0)
@@ -218,14 +180,6 @@ def test_facts_that_are_known_to_be_stored_are_not_compared() -> None:
     memory.take_setbacks(0)
 
     assert memory.to_compare == {}
-
-
-def test_facts_of_a_dropped_shard_are_compared_with_the_store() -> None:
-    memory = a_memory_of_a_dropped_shard()
-    memory.compare_owners([ShardOwner(0, ME, "", EPOCH, 5_000, last_seq=0, claimed_seq=0)], memory.ask())
-    memory.take_setbacks(0)
-
-    assert memory.to_compare.keys() == {0}
 
 
 def test_lost_facts_of_all_shards_are_named_and_some_are_kept() -> None:

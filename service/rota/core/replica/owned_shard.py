@@ -199,18 +199,9 @@ class OwnedShard:
         """Whether everything is durable that has to be before memory may be shown."""
         return self.settled_seq <= self.durable_seq
 
-    @property
-    def is_appended(self) -> bool:
-        """Whether the store has everything that was decided."""
-        return self.seq == self.durable_seq
-
     def may_answer(self, now: Now) -> bool:
         """Only while the lease cannot be over: after that, another replica may know better."""
         return not self.is_dropped and now[1] < self.lease_until_ms
-
-    def is_waiting(self, number: int) -> bool:
-        """Whether this call has no reply yet, decided or not."""
-        return number in self._waiting
 
     # --- inputs ----------------------------------------------------------------------------------
 

@@ -70,15 +70,6 @@ class ShardBatch:
         return self.first_seq - 1 + len(self.events)
 
 
-def check_batches(batches: Sequence[ShardBatch]) -> None:
-    """A shard appears once, and its lines count up from `first_seq`; anything else is a bug of the caller."""
-    shard_ids = [batch.shard_id for batch in batches]
-    assert len(set(shard_ids)) == len(shard_ids), f"a shard has two batches in one append: {shard_ids}"
-    for batch in batches:
-        for seq, event in enumerate(batch.events, start=batch.first_seq):
-            assert event.seq == seq, f"shard {batch.shard_id}: line {event.seq} is not line {seq}"
-
-
 @dataclass(frozen=True, slots=True)
 class ShardClaim:
     """A shard that is now ours: the epoch that each of our writes must carry, and where its journal ends."""

@@ -23,8 +23,8 @@ from rota.core.replica.ports import ShardBatch, StoreRefused
 from rota.demo.workload.fleet import DAY_MS, draw_group
 from rota.demo.workload.shard import JournalRow, ShardWorld
 from rota.protocol.ids import shard_of
-from rota.storage.engine import asyncpg_connect
 from rota.storage.migrate import transaction, upgrade
+from rota.storage.postgres import asyncpg_connect
 from rota.storage.store import SqlStore
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 

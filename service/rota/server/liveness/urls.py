@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from rota.storage.passwords import read_password, split_password_file
+from rota.storage.urls import read_password, split_password_file
 
 SCHEMES = "redis://…, rediss://… (TLS) or unix://…"
 

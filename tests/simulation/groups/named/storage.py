@@ -11,8 +11,8 @@ from sqlalchemy.exc import DBAPIError
 from rota.core.replica.owned_shard import OwnedShard
 from rota.fencing import transactions
 from rota.server.runtime import coordinator, following
-from rota.storage import append, gate, prune_plan, pruning
-from rota.storage.engine import driver_of
+from rota.storage import append, gate, pruning
+from rota.storage.append import driver_of
 from rota.storage.store import SqlStore
 from tests.simulation.groups.planting import Plants
 from tests.simulation.registry import Patch
@@ -60,12 +60,12 @@ def a_day_is_emptied_before_a_reader_has_begun_a_shard(patch: Patch) -> None:
 
 @PLANTS.named("faults B11 plan", GENERATED + "[0]")
 def a_reader_that_has_not_begun_a_shard_holds_back_none_of_its_lines(patch: Patch) -> None:
-    former = prune_plan.read_by_all
+    former = pruning.read_by_all
 
     def read_by_all(readers: Any, shard_id: int, last: int) -> int:
         return former([each for each in readers if each.read(shard_id)], shard_id, last)
 
-    patch(prune_plan, "read_by_all", read_by_all)
+    patch(pruning, "read_by_all", read_by_all)
 
 
 @PLANTS.named("races lock", GENERATED + "[3]")
