@@ -59,7 +59,7 @@ async def test_a_group_is_followed_where_it_goes(tables: MemoryTables) -> None:
             await a_stable_member(staying.routed, group)  # type: ignore[arg-type]
             await until(lambda: "assignment_synced" in reported.kinds)
             await going.local.stop()
-        await until(lambda: staying.routed.is_here("default", group))
+        await until(lambda: staying.local.is_here("default", group))
 
         await staying.routed.call(a_join(group, instance="i2", wait_ms=0))
 
@@ -78,7 +78,7 @@ class MovedShard:
         self.listener: Listener
         self.ends = asyncio.Event()
 
-    def subscribe_here(self, _namespace: str, _group_id: str, listener: Any) -> Callable[[], None]:
+    def subscribe(self, _namespace: str, _group_id: str, listener: Any) -> Callable[[], None]:
         self.listener = listener
         return lambda: None
 
@@ -99,7 +99,8 @@ def a_line(namespace: str, group_id: str, seq: int, kind: str, epoch: int = 1) -
 
 async def test_a_group_is_followed_from_its_last_durable_line_on() -> None:
     shard, reported = MovedShard(), Listener()
-    follower = Follower(shard, "default", "g", reported)
+    local: Any = shard
+    follower = Follower(local, shard.watch, "default", "g", reported)
     lines = [("assignment_synced", 7), ("member_joined", 8), ("rebalance_started", 9)]
     shard.listener([a_line("default", "g", seq, kind) for kind, seq in lines])
 

@@ -114,7 +114,7 @@ async def test_a_follower_goes_on_with_a_later_epoch_of_a_lost_line(
     group, listener = a_group_of(there), Listener()
     await commit(there.local, group, 1)
 
-    follower = Follower(here.routed, "default", group, listener)
+    follower = Follower(here.local, here.routed.watch, "default", group, listener)
     follower._last, follower._durable_seq = (0, 1_000), 1_000
     await until(lambda: bool(there.local._shard("default", group).watchers))  # type: ignore[union-attr]
     await there.routed.call(a_join(group))
@@ -133,7 +133,7 @@ async def test_a_follower_goes_on_behind_pruned_lines_and_says_so(
     await commit(there.local, group, 5)
     tables.prune_shard(shard_of("default", group, SHARDS), 4)
 
-    follower = Follower(here.routed, "default", group, listener)
+    follower = Follower(here.local, here.routed.watch, "default", group, listener)
     follower._last, follower._durable_seq = (1, 1), 1  # where it was when the group's owner went away
     await until(lambda: bool(there.local._shard("default", group).watchers))  # type: ignore[union-attr]
     await there.routed.call(a_join(group))

@@ -322,7 +322,7 @@ async def test_without_forwarding_the_server_assigns_all_topics(tables: MemoryTa
     """The topics of a group may be in the shard of another replica than its owner."""
     async with a_replica(tables, "r1", forward=False) as first, a_replica(tables, "r2", forward=False) as second:
         await settled([first, second])
-        has_topics, other = (first, second) if first.local.hosts_shard(OF_TOPICS) else (second, first)
+        has_topics, other = (first, second) if first.local.is_here("default", "") else (second, first)
         await has_topics.routed.call(PutTopic("default", "orders", 2))
         metadata = json.dumps({"topics": ["orders"]}).encode()
         joining = a_join(protocols=(Protocol("server:range", metadata),), protocol_type="consumer")
@@ -337,7 +337,7 @@ async def test_groups_keep_what_they_have_while_the_shard_of_their_topics_has_no
     monkeypatch.setattr(forwarding, "MOVE_MS", 0)
     async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
         await settled([one, two])
-        moving, staying = (one, two) if one.local.hosts_shard(OF_TOPICS) else (two, one)
+        moving, staying = (one, two) if one.local.is_here("default", "") else (two, one)
         await staying.routed.call(PutTopic("default", "orders", 2))
         metadata = json.dumps({"topics": ["orders"]}).encode()
         joining = a_join(protocols=(Protocol("server:range", metadata),), protocol_type="consumer")

@@ -11,7 +11,7 @@ from rota.protocol.messages import DeleteTopic, GetTopic, ListGroups, ListTopics
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.runtime.conftest import NOW, FaultyStore, until
-from tests.runtime.test_routing import OF_TOPICS, RunningReplica, a_replica, settled
+from tests.runtime.test_routing import RunningReplica, a_replica, settled
 
 
 async def put(coordinator: LocalCoordinator, partitions: int, **attributes: str) -> TopicReply:
@@ -139,7 +139,7 @@ async def test_a_replica_of_unknown_shards_does_not_report_emptiness(
 async def test_waiting_calls_learn_what_another_replica_has_changed(tables: MemoryTables) -> None:
     async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
         await settled([one, two])
-        owner = (one if one.local.hosts_shard(OF_TOPICS) else two).local
+        owner = (one if one.local.is_here("default", "") else two).local
         waiting = [await waiting_for_news(one, owner), await waiting_for_news(two, owner)]
 
         await one.routed.call(PutTopic("default", "words", 4, {}))
@@ -153,7 +153,7 @@ async def test_waiting_calls_learn_what_another_replica_has_changed(tables: Memo
 async def test_a_wait_ends_with_the_owner_of_the_topics_and_goes_on_at_the_next(tables: MemoryTables) -> None:
     async with a_replica(tables, "r1") as one, a_replica(tables, "r2") as two:
         await settled([one, two])
-        owner, other = (one, two) if one.local.hosts_shard(OF_TOPICS) else (two, one)
+        owner, other = (one, two) if one.local.is_here("default", "") else (two, one)
         waiting = await waiting_for_news(other, owner.local)
 
         await owner.local.drain()

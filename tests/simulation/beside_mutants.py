@@ -9,9 +9,7 @@ from typing import Any
 from rota.core.group import assignment, offsets, rebalance, shard, succession, sync
 from rota.core.group.state import STABLE
 from rota.core.replica.known_owners import KnownOwners
-from rota.core.replica.owned_shard import Prerequisite, prerequisites
 from rota.protocol.errors import ErrorCode
-from rota.server.runtime import coordinator
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.storage import pruning
 from rota.testing import memory
@@ -115,14 +113,7 @@ def _with_shards_known(original: Any) -> Any:
 @mutant
 def a_fence_check_is_answered_by_the_lease_alone(patch: Patch) -> None:
     """S15 (F6): a former owner, whose lease goes on because a clock was set, says that a fence holds."""
-    patch(coordinator, "prerequisites", _without(Prerequisite.OWNER))
-
-
-def _without(left_out: Prerequisite) -> Any:
-    def some(request: Any, **store: bool) -> list[Prerequisite]:
-        return [each for each in prerequisites(request, **store) if each is not left_out]
-
-    return some
+    patch(LocalCoordinator, "_needs_owner", lambda self, request: False)
 
 
 # --- users' transactions ----------------------------------------------------------------------------------
@@ -131,7 +122,7 @@ def _without(left_out: Prerequisite) -> Any:
 @mutant
 def progress_is_shown_before_it_is_taken_in(patch: Patch) -> None:
     """S10: a fetch shows less than a user's transaction has committed before."""
-    patch(coordinator, "prerequisites", _without(Prerequisite.SIDE_COMMITS))
+    patch(LocalCoordinator, "_needs_side_commits", lambda self, request: False)
 
 
 @mutant

@@ -10,7 +10,6 @@ from rota.core.group.describe import judge, may_divide_topics, unowned_partition
 from rota.core.group.state import Group, GroupState
 from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
-from rota.protocol.ids import shard_of
 from rota.protocol.messages import ListTopics, ListTopicsReply, Request
 from rota.protocol.troubles import TroubleKind
 from rota.server.observability.census import Census
@@ -54,8 +53,8 @@ class HealthCheck:
         self._topics = {name: topics for name, topics in self._topics.items() if name in by_namespace}
         for namespace, groups in by_namespace.items():
             await self._note_unowned(namespace, groups)
-        troubles, shards, clock = Counter[str](), self._coordinator.shard_count, SystemClock()
-        here = [name for name in self._critical if self._coordinator.hosts_shard(shard_of(*name.split("/"), shards))]
+        troubles, clock = Counter[str](), SystemClock()
+        here = [name for name in self._critical if self._coordinator.is_here(*name.split("/"))]
         critical = dict.fromkeys(here, 1)  # A critical group that does not exist counts as one trouble.
         for number, group in enumerate(list(self._coordinator.groups())):
             found = judge(group, clock.now_ms())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rota.core.replica.listing import page_of_all, page_of_shards
+from rota.core.replica.forwarding import page_of_all, page_of_shards
 from rota.core.replica.ports import Answer
 from rota.protocol.messages import ForgetTopic, ListedGroup, ListGroups, ListReply, Reply, TopicReply
 

@@ -23,8 +23,8 @@ What a replica may promise rests on four rules. The rest of this package is how 
    by the heartbeats that it answered. A pause of this process gives time back to all members
    (`rota.server.runtime.clock`).
 
-Calls for a shard elsewhere are forwarded (`forwarding.py`: why a retry is safe), lists are put together from all shards
-(`listing.py`), and shares that the server computes wait for the topics that they need (`assigning.py`).
+Calls for a shard elsewhere are forwarded (`forwarding.py`: why a retry is safe), as are lists, which are put together
+from all shards. Shares that the server computes wait for the topics that they need (`assigning.py`).
 
 Two forms carry decisions out. `OwnedShard` returns a `Ready`: what to append, answer, time and ask, each with what must
 happen before and after. What consists of several round trips is a generator of steps (`leases.py`), to which the shell

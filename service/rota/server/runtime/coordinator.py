@@ -15,10 +15,8 @@ from msgspec.structs import replace
 
 from rota.core.group.records import TopicChanged
 from rota.core.group.state import Group
-from rota.core.replica.forwarding import Forwarding, Submitted, shard_of_request
+from rota.core.replica.forwarding import Forwarding, Submitted, not_all, page_of_shards, shard_of_request
 from rota.core.replica.leases import Leases
-from rota.core.replica.listing import not_all, page_of_shards
-from rota.core.replica.owned_shard import OwnedShard, Prerequisite, prerequisites, refused_without
 from rota.core.replica.ports import Answer, Cancel, JournalEvent, Liveness, Replica, ShardOwner, ShardStore
 from rota.protocol.calls import refuse
 from rota.protocol.defaults import LEASE_MS
@@ -26,8 +24,11 @@ from rota.protocol.errors import ErrorCode
 from rota.protocol.ids import shard_of
 from rota.protocol.limits import Limits
 from rota.protocol.messages import (
+    DeleteGroup,
+    DeleteOffsets,
     DeleteTopic,
     FenceReply,
+    FetchOffsets,
     ForgetTopic,
     GetLeader,
     GetTopic,
@@ -171,9 +172,9 @@ class LocalCoordinator:
         for task in self._tasks:
             if task.done():
                 return False, f"a task of the runtime ended: {task.get_name()}"
-        now, due = self._clock.now(), self._ownership.due()
+        now, due = self._clock.now(), len(self.loop.leases.due)
         usable = sum(owned.may_answer(now) for owned in self.loop.leases.owned.values())
-        is_ready = self._ownership.leases.is_placed and due <= usable
+        is_ready = self.loop.leases.is_placed and due <= usable
         troubles = [each for each in (self._ownership.setback, self._ownership.store_trouble) if each]
         counts = f"{usable} shards are served, {due} are due to this replica"
         return is_ready and not self._ownership.setback, "; ".join([counts, *troubles])
@@ -211,7 +212,7 @@ class LocalCoordinator:
     def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
         """The answer to a call that changes nothing, where it can be given without waiting for anything."""
         waits = request.sign if isinstance(request, VerifyFence) else request.wait_ms
-        if waits or self.forwarding.is_draining or self._prerequisites(request):
+        if waits or self.forwarding.is_draining or self._needs_owner(request):
             return None
         return self.loop.try_read(shard_of(request.namespace, request.group_id, self.shard_count), request)
 
@@ -273,9 +274,9 @@ class LocalCoordinator:
         """It takes no new calls."""
         return self.forwarding.is_draining
 
-    def hosts_shard(self, shard_id: int) -> bool:
-        """Is the shard in memory here?"""
-        return shard_id in self.loop.shards
+    def is_here(self, namespace: str, group_id: str) -> bool:
+        """Whether the group's shard is in memory here."""
+        return self._shard(namespace, group_id) is not None
 
     async def until_moved(self, namespace: str, group_id: str) -> None:
         """Return once the group's shard is not in memory here any more."""
@@ -308,7 +309,7 @@ class LocalCoordinator:
 
     def shards_due(self) -> int:
         """How many shards this replica should hold."""
-        return self._ownership.due()
+        return len(self.loop.leases.due)
 
     def parked(self) -> int:
         """Calls that wait for something."""
@@ -329,20 +330,32 @@ class LocalCoordinator:
         if refusal is not None:
             return refusal
         owned = self.loop.shards[shard_id].owned
-        for prerequisite in self._prerequisites(request):
-            if not await self._is_met(prerequisite, owned):
-                return refused_without(prerequisite, request)
+        if self._needs_side_commits(request) and not await self.loop.take_in(owned):
+            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "the store does not answer"))
+        if self._needs_owner(request) and not await self._ownership.is_owner(owned):
+            why = "the store does not confirm the owner"
+            return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, why))
         return await self.loop.ask(owned, request)
 
-    def _prerequisites(self, request: Request) -> Sequence[Prerequisite]:
-        return prerequisites(request, has_side_door=self._store.has_side_door, is_shared=not self.loop.leases.steal)
+    def _needs_side_commits(self, request: Request) -> bool:
+        """Whether the shard has to take side commits in before it decides the request.
 
-    async def _is_met(self, prerequisite: Prerequisite, owned: OwnedShard) -> bool:
-        match prerequisite:
-            case Prerequisite.SIDE_COMMITS:
-                return await self.loop.take_in(owned)
-            case Prerequisite.OWNER:
-                return await self._ownership.is_owner(owned)
+        Users' own transactions commit offsets past the shard's memory (ADR 15). The owner takes them in now and then,
+        and before it would show or delete progress: it would otherwise show progress that is out of date, or delete
+        progress without its line in the journal.
+        """
+        return isinstance(request, FetchOffsets | DeleteOffsets | DeleteGroup) and self._store.has_side_door
+
+    def _needs_owner(self, request: Request) -> bool:
+        """Whether the store has to confirm this owner before the shard decides the request.
+
+        A lease is as good as the clocks that judge it. If the store's clock was set, another replica may have taken a
+        shard while this one, by its own clock, still owns it. It writes nothing then, as each append carries the
+        shard's epoch. A fence check writes nothing, and users act on it: so the store is asked for the epoch first.
+        That is a read for all checks that wait at the same time. Heartbeats rely on the lease: they are many, and a
+        holder that gets one answer too many is rejected by the fence.
+        """
+        return isinstance(request, VerifyFence) and not self.loop.leases.steal
 
     def _shard(self, namespace: str, name: str) -> ServedShard | None:
         return self.loop.shards.get(shard_of(namespace, name, self.shard_count))
@@ -389,7 +402,7 @@ class LocalCoordinator:
 
     async def _list(self, request: ListGroups | ForgetTopic) -> Answer:
         parts = {of: reply for of, reply in await self._ask_all(request) if _ok(reply)}
-        return page_of_shards(request, parts) if self._ownership.is_all(parts) else not_all(request)
+        return page_of_shards(request, parts) if self.loop.leases.is_all(parts) else not_all(request)
 
     async def _ask_all(self, request: Request) -> list[tuple[int, Reply]]:
         """Every shard's part of a listing, each as durable as any other answer."""
@@ -433,8 +446,8 @@ class RoutedCoordinator:
     ) -> AsyncIterator[JournalEvent]:
         """The group's journal from `after_revision` on, then live, wherever the shard lives."""
         shard_id = shard_of(namespace, group_id, self.shard_count)
-        peer = None if self.local.hosts_shard(shard_id) else self.local.directory.peer_of(shard_id)
-        if peer is None:
+        peer = self.local.directory.peer_of(shard_id)
+        if peer is None or self.local.is_here(namespace, group_id):
             stream = self.local.watch(namespace, group_id, after_revision)
         else:
             stream = self._forwarder.peers.watch(peer, namespace, group_id, after_revision)
@@ -449,7 +462,7 @@ class RoutedCoordinator:
         """
         if not self.local.forwarding.forwards:
             return self.local.subscribe(namespace, group_id, listener)
-        follower = Follower(self, namespace, group_id, listener)
+        follower = Follower(self.local, self.watch, namespace, group_id, listener)
 
         def end() -> None:
             task = follower.end()
@@ -457,16 +470,6 @@ class RoutedCoordinator:
             task.add_done_callback(self._ending.discard)
 
         return end
-
-    def subscribe_here(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]:
-        return self.local.subscribe(namespace, group_id, listener)
-
-    def is_here(self, namespace: str, group_id: str) -> bool:
-        return self.local.hosts_shard(shard_of(namespace, group_id, self.shard_count))
-
-    async def until_moved(self, namespace: str, group_id: str) -> None:
-        """Return once the group's shard is not here any more."""
-        await self.local.until_moved(namespace, group_id)
 
     async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
         await self.local.check_revision(namespace, group_id, after_revision)

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from rota.core.group.records import UNSETTLED
 from rota.core.replica.ports import Answer, JournalEvent, ShardStore, StoreUnavailable
@@ -27,6 +27,9 @@ from rota.protocol.messages import (
 )
 from rota.server.runtime.clock import Clock
 from rota.server.runtime.loop import Listener, ServedShard
+
+if TYPE_CHECKING:
+    from rota.server.runtime.coordinator import LocalCoordinator
 
 logger = logging.getLogger(__name__)
 
@@ -86,16 +89,8 @@ async def _stored(
         after = page[-1].seq
 
 
-class Followed(Protocol):
-    """The interface that it needs of the coordinator."""
-
-    def subscribe_here(self, namespace: str, group_id: str, listener: Listener) -> Callable[[], None]: ...
-
-    def is_here(self, namespace: str, group_id: str) -> bool: ...
-
-    async def until_moved(self, namespace: str, group_id: str) -> None: ...
-
-    def watch(self, namespace: str, group_id: str, after_revision: int | None) -> AsyncIterator[JournalEvent]: ...
+Watch = Callable[[str, str, int | None], AsyncIterator[JournalEvent]]
+"""The journal of a group, by namespace and id, after a revision, wherever its shard is."""
 
 
 class Follower:
@@ -106,8 +101,11 @@ class Follower:
     next heartbeats.
     """
 
-    def __init__(self, coordinator: Followed, namespace: str, group_id: str, listener: Listener) -> None:
-        self._coordinator = coordinator
+    def __init__(
+        self, local: LocalCoordinator, watch: Watch, namespace: str, group_id: str, listener: Listener
+    ) -> None:
+        self._local = local
+        self._watch = watch
         self._group = (namespace, group_id)
         self._listener = listener
         self._last: tuple[int, int] | None = None
@@ -115,7 +113,7 @@ class Follower:
         self._durable_seq: int | None = None
         """The last line that is durable for sure: those of a join phase may be lost with their owner."""
         # Begun at once, not when the task first runs: what happens from this moment on is reported.
-        self._end = coordinator.subscribe_here(*self._group, self._notify)
+        self._end = local.subscribe(*self._group, self._notify)
         self._task = asyncio.create_task(self._run())
 
     def end(self) -> asyncio.Task[None]:
@@ -126,15 +124,15 @@ class Follower:
 
     async def _run(self) -> None:
         while True:
-            if self._coordinator.is_here(*self._group):
-                await self._coordinator.until_moved(*self._group)
+            if self._local.is_here(*self._group):
+                await self._local.until_moved(*self._group)
             else:
                 await self._follow()
             await asyncio.sleep(LOOK_AGAIN_S)
 
     async def _follow(self) -> None:
         try:
-            watch = self._coordinator.watch(*self._group, self._durable_seq)
+            watch = self._watch(*self._group, self._durable_seq)
             async with aclosing(watch) as events:  # type: ignore[type-var]
                 async for event in events:
                     self._notify((event,))

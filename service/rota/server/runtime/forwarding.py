@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rota.core.replica import forwarding as step
 from rota.core.replica.forwarding import (
@@ -26,10 +26,13 @@ from rota.core.replica.known_owners import KnownOwners
 from rota.core.replica.ports import Answer, Cancel, JournalEvent, Replica, ShardOwner, ShardStore, StoreUnavailable
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import Heartbeat, HeartbeatMany, Request, parks_for_ms
+from rota.protocol.messages import Heartbeat, Request, parks_for_ms
 from rota.server.runtime.clock import Clock
 from rota.server.runtime.loop import Call
 from rota.server.runtime.telemetry import Telemetry
+
+if TYPE_CHECKING:
+    from rota.server.runtime.coordinator import LocalCoordinator
 
 UNREACHABLE = "UNREACHABLE"
 """What a call counts as that its peer did not answer."""
@@ -107,24 +110,11 @@ class Directory(KnownOwners):
         return max(0, until_ms - self._clock.monotonic_ms()) / 1000
 
 
-class Here(Protocol):
-    """The shards of this replica: `LocalCoordinator`."""
-
-    async def call(self, request: Request) -> Answer:
-        """An answer of this replica's own shards."""
-
-    def submit_to(self, shard_id: int, request: Submitted, call: Call) -> None:
-        """The same, without a task."""
-
-    async def record_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
-        """See `RecordHeartbeat`."""
-
-
 class Forwarder:
     """Answers a client's call wherever its shard is."""
 
     def __init__(
-        self, forwarding: Forwarding, directory: Directory, peers: Peers, here: Here, telemetry: Telemetry
+        self, forwarding: Forwarding, directory: Directory, peers: Peers, here: LocalCoordinator, telemetry: Telemetry
     ) -> None:
         self.peers = peers
         self._forwarding = forwarding

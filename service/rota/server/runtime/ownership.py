@@ -14,7 +14,7 @@ from rota.core.group.shard import Lost
 from rota.core.replica import leases as step
 from rota.core.replica.going_back import LostFact, Setback
 from rota.core.replica.leases import RETRY_MS, Do, Steps
-from rota.core.replica.owned_shard import NOT_OWNED, OwnedShard, claim_to_confirm
+from rota.core.replica.owned_shard import NOT_OWNED, OwnedShard
 from rota.core.replica.ports import Floor, Replica, SeenMembers, ShardClaim, ShardOwner, StoreUnavailable
 from rota.protocol.limits import Limits
 from rota.server.runtime.forwarding import Directory, Peers
@@ -97,14 +97,6 @@ class Ownership:
             self._complete.clear()
             await self._complete.wait()
 
-    def due(self) -> int:
-        """How many shards this replica should hold."""
-        return len(self.leases.due)
-
-    def is_all(self, answered: Collection[int]) -> bool:
-        """See `Leases.is_all`."""
-        return self.leases.is_all(answered)
-
     async def flush(self) -> None:
         """Let decisions become durable; a store that hangs is not waited for."""
         await _at_most(FLUSH_S, self.loop.flush())
@@ -123,7 +115,8 @@ class Ownership:
     async def _confirm(self) -> Collection[OwnedShard]:
         async with self._is_confirming:
             asked, self._to_confirm, self._next_confirmation = self._to_confirm, set(), None
-            claims = [claim_to_confirm(owned) for owned in asked]
+            # A store that has gone back confirms no claim that is ahead of it.
+            claims = [replace(owned.claim, last_seq=owned.durable_seq) for owned in asked]
             try:
                 confirmed = await self._store.confirm(claims, self.leases.replica.replica_id)
             except StoreUnavailable:
