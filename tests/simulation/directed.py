@@ -11,7 +11,7 @@ from rota.core.replica.forwarding import NoAnswer
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
-from tests.runtime import test_commit_order, test_confirming, test_waiting
+from tests.runtime import test_commit_order, test_confirming, test_shared_sessions, test_waiting
 from tests.runtime.conftest import NOW
 from tests.unit.group import test_elections_at_once, test_freezing, test_progress, test_side_door, test_static_members
 from tests.unit.replica import (
@@ -21,7 +21,6 @@ from tests.unit.replica import (
     test_known_owners,
     test_leases,
     test_owned_shard,
-    test_shared_liveness,
     test_strategies_that_raise,
 )
 from tests.unit.replica.assigning_stage import Replica
@@ -43,7 +42,7 @@ class Directed:
 
 
 def _leave() -> None:
-    test_shared_liveness.test_a_left_member_is_forgotten_once_that_is_durable(test_shared_liveness.Replica())
+    test_shared_sessions.test_a_left_member_is_forgotten_once_that_is_durable(test_shared_sessions.Replica())
 
 
 def _lose_an_answer() -> None:
@@ -131,7 +130,7 @@ DIRECTED: dict[str, Directed] = {
     "held_back_changes_are_forgotten": Directed(test_freezing.test_a_leader_joining_for_topics_rebalances_at_the_end),
     "lease_counts_from_the_answer": Directed(test_leases.test_a_renewed_lease_counts_from_before_the_renewal_was_sent),
     "members_that_are_gone_are_answered_for": Directed(
-        test_shared_liveness.test_a_left_member_is_forgotten_once_that_is_durable, _leave
+        test_shared_sessions.test_a_left_member_is_forgotten_once_that_is_durable, _leave
     ),
     "offsets_of_an_empty_group_expire_by_their_own_age": Directed(
         test_progress.test_progress_of_an_emptied_group_counts_from_its_end

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from rota.core.group.sessions import MemberName
 from rota.core.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
-from rota.core.replica.shared_liveness import AWAY_MS
 from rota.server.liveness.memory import MemoryLiveness
+from rota.server.runtime.sessions import AWAY_MS
 from rota.testing.scheduler import Process
 
 if TYPE_CHECKING:

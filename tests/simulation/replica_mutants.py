@@ -12,10 +12,10 @@ from rota.core.replica import assigning, forwarding, leases, owned_shard
 from rota.core.replica.leases import DropClosed, Leases, Serve
 from rota.core.replica.owned_shard import Now, OwnedShard, Ready
 from rota.core.replica.ports import Answer, StoreUnavailable
-from rota.core.replica.shared_liveness import SharedLiveness
 from rota.core.types import worker as worker_type
 from rota.protocol.errors import ErrorCode
 from rota.server.runtime.loop import ShardLoop
+from rota.server.runtime.sessions import SharedSessions
 from rota.testing import memory
 from tests.simulation.registry import Patch, mutant
 
@@ -372,7 +372,7 @@ def old_updates_are_believed(patch: Patch) -> None:
 @mutant
 def members_that_are_gone_are_answered_for(patch: Patch) -> None:
     """L1: the store never forgets a member, so a replica answers for one that is gone."""
-    patch(SharedLiveness, "forget", lambda self, shard_id, gone: None)
+    patch(SharedSessions, "forget", lambda self, shard_id, gone: None)
 
 
 # --- assigning by the server ----------------------------------------------------------------------------

@@ -8,7 +8,6 @@ from typing import Any
 from rota.core.replica.leases import Leases
 from rota.core.replica.owned_shard import OwnedShard
 from rota.core.replica.ports import LivenessUnavailable, StoreUnavailable
-from rota.core.replica.shared_liveness import UNAVAILABLE
 from rota.server.runtime.loop import ShardLoop
 from rota.server.runtime.ownership import Ownership
 from rota.server.runtime.sessions import SharedSessions
@@ -60,14 +59,14 @@ def a_hand_over_does_not_flush(patch: Patch) -> None:
 @mutant
 def a_garbled_answer_of_the_liveness_store_ends_the_process(patch: Patch) -> None:
     """crash, L9: an answer that cannot be read ends a task of the runtime."""
+    original = SharedSessions._failed
 
-    async def ask_store(self: Any, do: Any) -> Any:
-        try:
-            return await self._do(do)
-        except LivenessUnavailable:
-            return UNAVAILABLE
+    def failed(self: Any, operation: str, error: Exception) -> None:
+        if not isinstance(error, LivenessUnavailable):
+            raise error
+        original(self, operation, error)
 
-    patch(SharedSessions, "_ask_store", ask_store)
+    patch(SharedSessions, "_failed", failed)
 
 
 @mutant

@@ -19,8 +19,8 @@ What a replica may promise rests on four rules. The rest of this package is how 
    once more. `going_back.py` compares each answer of the store with what this replica knew when it asked, and raises
    floors in the store before anything is claimed: no fencing token is given twice.
 4. *Silence is not death.* A member expires by what its owner has received, and where sessions are shared also by what
-   any other replica has (`shared_liveness.py`). A new owner gives each member at least what the former one had promised
-   by the heartbeats that it answered. A pause of this process gives time back to all members
+   any other replica has (`rota.server.runtime.sessions`). A new owner gives each member at least what the former one
+   had promised by the heartbeats that it answered. A pause of this process gives time back to all members
    (`rota.server.runtime.clock`).
 
 Calls for a shard elsewhere are forwarded (`forwarding.py`: why a retry is safe), as are lists, which are put together

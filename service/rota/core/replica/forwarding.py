@@ -17,7 +17,7 @@ second owner only where the first answer proves that no replica has decided the 
   later. The call ends with `COORDINATOR_NOT_AVAILABLE`. Only its client knows whether it may send the call again: a
   member repeats a commit with the same offsets, and joins with the member id that it has.
 - A heartbeat decides nothing, so losing the answer costs nothing but time. Where no owner answers in time, the liveness
-  store takes the heartbeat instead, and the next owner reads it there (`shared_liveness.py`).
+  store takes the heartbeat instead, and the next owner reads it there (`runtime/sessions.py`).
 
 Retries end. A hand-over takes some tens of milliseconds, so a replica waits `MOVE_MS` for the next owner. After that
 the client gets the last answer, which is retriable, and its own backoff applies.
@@ -135,7 +135,7 @@ class Pause:
 
 @dataclass(slots=True)
 class RecordHeartbeat:
-    """Have the liveness store take the heartbeat (`SharedLiveness.record`); answered with the `Answer` to it, None
+    """Have the liveness store take the heartbeat (`SharedSessions.record`); answered with the `Answer` to it, None
     where there is no liveness store or it knows none of the members.
     """
 

@@ -129,7 +129,7 @@ class OwnedShard:
         self.lease_until_ms = lease_until_ms
         """By the monotonic clock."""
         self.asks_others = False
-        """Sessions are shared (`shared_liveness.py`): ask other replicas before a session's timer expires a member."""
+        """Sessions are shared (`runtime.sessions`): ask other replicas before a session's timer expires a member."""
         self._asked_ms: dict[Timer, int] = {}
         """When each timer fired that waits for `others_answered`."""
         self.is_closed = False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rota.core.group.sessions import MemberName
 from rota.core.group.state import Timer, TimerKind
 from rota.core.replica.owned_shard import (
     GRACE_MS,
@@ -16,20 +17,7 @@ from rota.core.replica.owned_shard import (
     Ready,
     _share_sessions,
 )
-from rota.core.replica.ports import SeenMembers, ShardNews
-from rota.core.replica.shared_liveness import (
-    AWAY_MS,
-    MOST_GONE,
-    UNAVAILABLE,
-    LastSeen,
-    Ping,
-    Publish,
-    ReadShard,
-    RecordHeartbeats,
-    SharedLiveness,
-    Step,
-    Steps,
-)
+from rota.core.replica.ports import LivenessUnavailable, SeenMembers, ShardNews
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import (
     Heartbeat,
@@ -44,20 +32,55 @@ from rota.protocol.messages import (
     Protocol,
     SyncGroup,
 )
+from rota.server.runtime.sessions import AWAY_MS, MOST_GONE, SharedSessions
+from rota.server.runtime.telemetry import Telemetry
 from tests.unit.replica.shards import ReplicaOfOneShard
 
 GROUP = ("default", "g")
 SESSION_MS = 10_000
 
 
+class ScriptedStore:
+    """A liveness store that answers what `answers` returns."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, Any]] = []
+        self.answers: Callable[[], Any] = list
+
+    async def ping(self) -> None:
+        self._answer("ping", None)
+
+    async def publish(self, news: Sequence[ShardNews]) -> Any:
+        return self._answer("publish", news)
+
+    async def read(self, shard_id: int) -> Any:
+        return self._answer("read", shard_id)
+
+    async def seen_ms_ago(self, members: Sequence[tuple[int, MemberName]]) -> Any:
+        return self._answer("ask", members)
+
+    async def record(self, shard_id: int, members: Sequence[MemberName]) -> Any:
+        return self._answer("record", (shard_id, members))
+
+    async def close(self) -> None: ...
+
+    def _answer(self, name: str, argument: Any) -> Any:
+        self.asked.append((name, argument))
+        return self.answers()
+
+
+def away() -> Any:
+    raise LivenessUnavailable("the store was told to be away")
+
+
 class Replica(ReplicaOfOneShard):
-    """Its shard has one member, in a Stable group."""
+    """Its shard has one member, in a Stable group. It is its own clock."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.shared = SharedLiveness()
-        self.steps: list[Step] = []
-        self.answers: Callable[[Step], Any] = lambda do: [] if isinstance(do, Publish) else None
+        self.store = ScriptedStore()
+        clock: Any = self
+        self.shared = SharedSessions(self.store, clock, Telemetry())
         self.calls = 0
         self.ready = self.load_shard(seen=SeenMembers({}, None))
         self._commit()
@@ -84,30 +107,35 @@ class Replica(ReplicaOfOneShard):
         self.shared.forget(0, self.ready.gone)
         return self.ready
 
-    def run(self, steps: Steps[Any]) -> Any:
-        self.steps = []
-        try:
-            do = next(steps)
-            while True:
-                self.steps.append(do)
-                do = steps.send((self.answers(do), self.now()))
-        except StopIteration as end:
-            return end.value
+    def monotonic_ms(self) -> int:
+        return self.now_ms
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """What the work returns, which waits for nothing here."""
+        self.store.asked = []
+        with pytest.raises(StopIteration) as end:
+            work.send(None)
+        return end.value.value
 
     def publish(self) -> ShardNews | None:
         """What one round publishes."""
-        self.run(self.shared.publish([self.owned], self.now()))
-        sent = [do for do in self.steps if isinstance(do, Publish)]
-        return sent[0].updates[0] if sent else None
+        self.run(self.shared.publish([self.owned]))
+        sent = [argument for name, argument in self.store.asked if name == "publish"]
+        return sent[0][0] if sent else None
+
+    @property
+    def asked(self) -> list[str]:
+        """What the last work asked the store."""
+        return [name for name, _ in self.store.asked]
 
     def heartbeat(self) -> None:
         assert self.decide(Heartbeat(*GROUP, self.member[2], 1)).error is ErrorCode.NONE
 
     def goes_away(self) -> None:
-        self.answers = lambda _do: UNAVAILABLE
+        self.store.answers = away
 
     def comes_back(self) -> None:
-        self.answers = lambda do: [] if isinstance(do, Publish) else None
+        self.store.answers = list
 
 
 @pytest.fixture
@@ -122,7 +150,7 @@ def test_a_shard_is_published_as_a_whole_once_it_is_loaded(replica: Replica) -> 
     replica.later(700)
 
     assert replica.publish() == ShardNews(0, {replica.member: 700}, [])
-    assert [type(do) for do in replica.steps] == [Publish]
+    assert replica.asked == ["publish"]
 
 
 OTHER = (*GROUP, "other")
@@ -145,11 +173,11 @@ def test_a_member_that_went_in_an_outage_is_forgotten_later(replica: Replica) ->
 
 
 def test_a_member_that_goes_during_a_publication_is_in_the_next(replica: Replica) -> None:
-    def answer(do: Step) -> Any:
+    def answer() -> Any:
         replica.shared.forget(0, [OTHER])
         return []
 
-    replica.answers = answer
+    replica.store.answers = answer
     replica.publish()
     replica.comes_back()
 
@@ -158,8 +186,8 @@ def test_a_member_that_goes_during_a_publication_is_in_the_next(replica: Replica
 
 
 def test_a_new_owner_has_the_store_forget_what_is_no_member(replica: Replica) -> None:
-    replica.answers = lambda _do: SeenMembers({replica.member: 5, OTHER: 5}, 7)
-    replica.run(replica.shared.read(0, replica.now()))
+    replica.store.answers = lambda: SeenMembers({replica.member: 5, OTHER: 5}, 7)
+    replica.run(replica.shared.read(0))
     replica.comes_back()
 
     assert replica.publish() == ShardNews(0, {replica.member: 0}, [OTHER])
@@ -219,20 +247,20 @@ def test_each_shard_is_published_in_its_own_time(replica: Replica) -> None:
     busy, silent = replica, Replica()
     silent.owned.claim = replace(silent.owned.claim, shard_id=1)
     both = [busy.owned, silent.owned]
-    busy.run(busy.shared.publish(both, busy.now()))
+    busy.run(busy.shared.publish(both))
     busy.later(STILL_HERE_MS - 1)
     busy.heartbeat()
-    busy.run(busy.shared.publish(both, busy.now()))
+    busy.run(busy.shared.publish(both))
     busy.later(1)
-    busy.run(busy.shared.publish(both, busy.now()))
+    busy.run(busy.shared.publish(both))
 
-    assert busy.steps == [Publish([ShardNews(1, {}, [])])]
+    assert busy.store.asked == [("publish", [ShardNews(1, {}, [])])]
 
 
 def test_what_the_store_has_lost_is_published_as_a_whole(replica: Replica) -> None:
     replica.publish()
     replica.heartbeat()
-    replica.answers = lambda _do: [0]
+    replica.store.answers = lambda: [0]
     replica.publish()
     replica.comes_back()
     replica.later(10)
@@ -241,7 +269,7 @@ def test_what_the_store_has_lost_is_published_as_a_whole(replica: Replica) -> No
 
 
 def test_a_store_that_loses_a_whole_shard_gets_it_again_later(replica: Replica) -> None:
-    replica.answers = lambda _do: [0]
+    replica.store.answers = lambda: [0]
     replica.publish()
     replica.later(AWAY_MS - 1)
     replica.heartbeat()
@@ -260,20 +288,20 @@ def test_a_failed_store_is_paused_then_asked_then_synchronised(replica: Replica)
     replica.publish()
     replica.later(AWAY_MS - 1)
     replica.publish()
-    assert replica.steps == []
+    assert replica.asked == []
     replica.later(1)
     replica.publish()
-    assert replica.steps == [Ping()]
+    assert replica.asked == ["ping"]
     replica.comes_back()
     replica.publish()
-    assert replica.steps == [], "it has failed again"
+    assert replica.asked == [], "it has failed again"
     replica.later(AWAY_MS)
 
     assert replica.publish() == ShardNews(0, {replica.member: 2 * AWAY_MS}, [])
-    assert [type(do) for do in replica.steps] == [Ping, Publish]
+    assert replica.asked == ["ping", "publish"]
     replica.heartbeat()
     replica.publish()
-    assert [type(do) for do in replica.steps] == [Publish], "it is not asked again whether it is back"
+    assert replica.asked == ["publish"], "it is not asked again whether it is back"
 
 
 def test_heartbeats_while_it_is_away_are_not_kept(replica: Replica) -> None:
@@ -289,18 +317,18 @@ def test_heartbeats_while_it_is_away_are_not_kept(replica: Replica) -> None:
 
 
 def test_a_new_owner_reads_what_is_known(replica: Replica) -> None:
-    replica.answers = lambda _do: SeenMembers({replica.member: 5}, 7)
+    replica.store.answers = lambda: SeenMembers({replica.member: 5}, 7)
 
-    assert replica.run(replica.shared.read(0, replica.now())) == SeenMembers({replica.member: 5}, 7)
-    assert replica.steps == [ReadShard(0)]
+    assert replica.run(replica.shared.read(0)) == SeenMembers({replica.member: 5}, 7)
+    assert replica.store.asked == [("read", 0)]
 
 
 def test_a_new_owner_reads_nothing_from_an_unavailable_store(replica: Replica) -> None:
     replica.goes_away()
 
-    assert replica.run(replica.shared.read(0, replica.now())) == SeenMembers({}, None)
-    assert replica.run(replica.shared.read(1, replica.now())) == SeenMembers({}, None)
-    assert replica.steps == []
+    assert replica.run(replica.shared.read(0)) == SeenMembers({}, None)
+    assert replica.run(replica.shared.read(1)) == SeenMembers({}, None)
+    assert replica.asked == []
 
 
 @pytest.mark.parametrize(
@@ -333,12 +361,12 @@ def test_a_new_owner_keeps_what_the_last_heartbeat_promised(
 def test_a_store_that_was_away_is_read_again_later(replica: Replica) -> None:
     replica.goes_away()
     replica.publish()
-    replica.answers = lambda _do: SeenMembers({replica.member: 5}, 7)
+    replica.store.answers = lambda: SeenMembers({replica.member: 5}, 7)
     replica.later(AWAY_MS - 1)
-    assert replica.run(replica.shared.read(0, replica.now())) == SeenMembers({}, None)
+    assert replica.run(replica.shared.read(0)) == SeenMembers({}, None)
     replica.later(1)
 
-    assert replica.run(replica.shared.read(0, replica.now())) == SeenMembers({replica.member: 5}, 7)
+    assert replica.run(replica.shared.read(0)) == SeenMembers({replica.member: 5}, 7)
 
 
 # --- expiring ---------------------------------------------------------------------------------------------
@@ -348,37 +376,37 @@ def a_timer(replica: Replica) -> Timer:
     return Timer(TimerKind.SESSION, *replica.member, replica.now().wall_ms)
 
 
-@pytest.mark.parametrize(("answer", "seen"), [([20], 20), ([None], None), (UNAVAILABLE, None)])
+@pytest.mark.parametrize(("answer", "seen"), [([20], 20), ([None], None), ([], None), (None, None)])
 def test_others_are_asked_for_all_that_would_expire(replica: Replica, answer: object, seen: int | None) -> None:
     timer = a_timer(replica)
-    replica.answers = lambda _do: answer
+    replica.store.answers = away if answer is None else lambda: answer
 
     assert replica.run(replica.shared.ask_others([(0, timer)])) == [seen]
-    assert replica.steps == [LastSeen([(0, replica.member)])]
+    assert replica.store.asked == [("ask", [(0, replica.member)])]
 
 
 # --- heartbeats that no owner answers -----------------------------------------------------------------------
 
 
 def test_a_recorded_heartbeat_is_answered_without_a_state(replica: Replica) -> None:
-    replica.answers = lambda _do: [True]
+    replica.store.answers = lambda: [True]
 
     answer = replica.run(replica.shared.record(0, Heartbeat(*GROUP, "m", 3)))
 
     assert answer.reply == HeartbeatReply(generation_id=3)
     assert (answer.revision, answer.epoch) == (0, 0)
-    assert replica.steps == [RecordHeartbeats(0, [(*GROUP, "m")])]
+    assert replica.store.asked == [("record", (0, [(*GROUP, "m")]))]
 
 
-@pytest.mark.parametrize("answer", [[False], UNAVAILABLE])
+@pytest.mark.parametrize("answer", [[False], [], None])
 def test_an_unknown_member_is_not_answered_for(replica: Replica, answer: object) -> None:
-    replica.answers = lambda _do: answer
+    replica.store.answers = away if answer is None else lambda: answer
 
     assert replica.run(replica.shared.record(0, Heartbeat(*GROUP, "m", 3))) is None
 
 
 def test_of_several_members_the_unknown_must_retry(replica: Replica) -> None:
-    replica.answers = lambda _do: [True, False]
+    replica.store.answers = lambda: [True, False]
     beats = (MemberHeartbeat("m", 3), MemberHeartbeat("n", 2))
 
     reply = replica.run(replica.shared.record(0, HeartbeatMany(*GROUP, beats))).reply
