@@ -15,8 +15,8 @@ import pytest
 
 from rota.core.group.rows import RowChanges
 from rota.core.replica.ports import ShardClaim
-from rota.storage.bulk import TableChange
 from rota.storage.gate import Gate
+from rota.storage.rows import TableChange
 from rota.storage.schema import FENCE_GATE, topics
 from rota.storage.store import SqlStore
 from tests.contracts.builders import a_batch, a_group, a_member, a_topic, an_offset, claim_one

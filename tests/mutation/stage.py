@@ -111,7 +111,7 @@ ROOMS = {
         Room(
             "storage_leases",
             (*_LEASES, *_contracts("append_races"), *_ROWS),
-            ("bulk", "leases"),
+            ("leases",),
             "not memory and not pgbouncer",
         ),
         Room(

@@ -14,6 +14,7 @@ from sqlalchemy import (
     CTE,
     BigInteger,
     ClauseElement,
+    Column,
     ColumnElement,
     Dialect,
     Exists,
@@ -39,9 +40,8 @@ from sqlalchemy.sql.compiler import SQLCompiler
 from sqlalchemy.types import JSON, TypeEngine
 
 from rota.core.replica.ports import ShardBatch
-from rota.storage.bulk import GivenRows, Row, TableChange, given_rows, sent_type
-from rota.storage.leases import lock_in_order
-from rota.storage.rows import journal_lines, state_changes
+from rota.storage.leases import GivenRows, given_rows, lock_in_order
+from rota.storage.rows import Row, TableChange, journal_lines, state_changes
 from rota.storage.schema import (
     FENCE_GATE,
     POSTGRES_SCHEMA,
@@ -73,6 +73,13 @@ def refuse_closed(connection: Any, *_: Any) -> None:
 
 def _changes_of(batches: Sequence[ShardBatch]) -> list[TableChange]:
     return [journal_lines(batches), *state_changes(batches)]
+
+
+def _sent_type(of: Column[Any]) -> TypeEngine[Any]:
+    """How a column's values travel: JSON as the text that it is already, a time as its milliseconds."""
+    if isinstance(of.type, JSON):
+        return Text()
+    return BigInteger() if isinstance(of.type, WallClockMs) else of.type
 
 
 def _ends_of(batches: Sequence[ShardBatch]) -> list[Row]:
@@ -152,7 +159,7 @@ def _delete_one(table: Table) -> str:
 @cache
 def _insert_one(table: Table) -> str:
     """A row with the table's columns in order is written."""
-    sent = {of.name: bindparam(of.name, type_=sent_type(of)) for of in table.columns}
+    sent = {of.name: bindparam(of.name, type_=_sent_type(of)) for of in table.columns}
     return _sqlite_text(_or_replace(sqlite.insert(table).values(sent), table))
 
 
@@ -278,7 +285,7 @@ def _stored(table: Table, new: GivenRows, name: str) -> ColumnElement[Any]:
 
 @cache
 def _given_new(table: Table) -> GivenRows:
-    return given_rows("postgresql", f"{table.name}_new", {of.name: sent_type(of) for of in table.columns})
+    return given_rows("postgresql", f"{table.name}_new", {of.name: _sent_type(of) for of in table.columns})
 
 
 @cache

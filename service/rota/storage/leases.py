@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from sqlalchemy import (
+    ARRAY,
     CTE,
     BigInteger,
     Boolean,
@@ -18,6 +20,7 @@ from sqlalchemy import (
     and_,
     bindparam,
     case,
+    column,
     delete,
     func,
     literal,
@@ -28,11 +31,59 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy.sql.selectable import NamedFromClause
+from sqlalchemy.types import TypeEngine
 
 from rota.core.replica.ports import EPOCHS_SKIPPED, RELEASED, Floor, Renewal, Replica, ShardClaim, ShardOwner
 from rota.protocol.ids import NO_SHARD
-from rota.storage.bulk import GivenRows, given_rows
 from rota.storage.schema import POSTGRES_SCHEMA, replicas, shards, store, store_clock_ms
+
+# --- rows that a statement is given -----------------------------------------------------------------
+
+# A list of rows travels to either engine as a statement's parameters. Postgres gets one array per column and `unnest`s
+# them: one plan for any number of rows, and unlike COPY it can upsert. SQLite reads a JSON array as a table.
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRows:
+    """Rows that a statement reads as a table: write it against `table.c`, run it with `bind(rows)`."""
+
+    table: NamedFromClause
+    name: str
+    columns: Mapping[str, TypeEngine[Any]]
+    is_json: bool
+    """All rows travel as one JSON document, as for SQLite."""
+
+    def bind(self, rows: Sequence[Sequence[Any]]) -> dict[str, Any]:
+        """The parameters of the statement."""
+        if self.is_json:
+            return {self.name: json.dumps([list(row) for row in rows])}
+        return {f"{self.name}_{key}": values for key, values in zip(self.columns, zip(*rows, strict=True), strict=True)}
+
+
+def given_rows(dialect: str, name: str, columns: Mapping[str, TypeEngine[Any]]) -> GivenRows:
+    """At least one row with these columns, given to a statement. On SQLite: numbers, text and nulls only."""
+    is_json = dialect != "postgresql"
+    table = _read_from_json(name, columns) if is_json else _unnested(name, columns)
+    return GivenRows(table, name, columns, is_json)
+
+
+def _unnested(name: str, columns: Mapping[str, TypeEngine[Any]]) -> NamedFromClause:
+    arrays = [bindparam(f"{name}_{key}", type_=ARRAY(type_)) for key, type_ in columns.items()]
+    typed = [column(key, type_) for key, type_ in columns.items()]
+    return func.unnest(*arrays).table_valued(*typed, name=name).render_derived()
+
+
+def _read_from_json(name: str, columns: Mapping[str, TypeEngine[Any]]) -> NamedFromClause:
+    each = func.json_each(bindparam(name, type_=Text())).table_valued("value")
+    picked = [
+        func.json_extract(each.c.value, f"$[{i}]", type_=type_).label(key)
+        for i, (key, type_) in enumerate(columns.items())
+    ]
+    return select(*picked).subquery(name)
+
+
+# --- leases -----------------------------------------------------------------------------------------
 
 _ME: ColumnElement[str] = bindparam("me", type_=Text())
 _ADDRESS: ColumnElement[str] = bindparam("my_address", type_=Text())

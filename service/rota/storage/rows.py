@@ -27,7 +27,6 @@ from rota.core.group.rows import (
 from rota.core.group.state import GroupState
 from rota.core.replica.ports import JournalEvent, ShardBatch
 from rota.protocol.messages import Protocol
-from rota.storage.bulk import Row, TableChange
 from rota.storage.schema import (
     group_events,
     groups,
@@ -53,6 +52,32 @@ _EVENT_COLUMNS = (
 )
 
 _payload_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+
+
+Row = Sequence[Any]
+
+
+class TableChange(NamedTuple):
+    """What a transaction does to one table: `gone` names rows to delete, then `rows` are written.
+
+    Rows hold the table's columns in order, JSON as text; keys those of its primary key. A row with a key that is
+    there already replaces it.
+    """
+
+    table: Table
+    rows: Sequence[Row]
+    gone: Sequence[Row] = ()
+
+    def gone_for_good(self) -> list[Row]:
+        """The keys in `gone` that `rows` does not write again.
+
+        Postgres does not say what becomes of a row that one statement both deletes and writes.
+        """
+        if not self.gone:
+            return []
+        key_size = len(self.table.primary_key)
+        written = {tuple(row[:key_size]) for row in self.rows}
+        return [key for key in self.gone if tuple(key) not in written]
 
 
 class JournalPage(NamedTuple):
