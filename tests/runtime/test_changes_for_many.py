@@ -9,7 +9,6 @@ import pytest
 
 from rota.core.access.document import AccessDocument
 from rota.core.access.rules import Rule
-from rota.core.replica.forwarding import AskPeer
 from rota.core.replica.ports import JournalEvent, Replica
 from rota.protocol.calls import Action
 from rota.protocol.errors import ErrorCode
@@ -213,8 +212,8 @@ async def test_a_client_that_hangs_up_in_the_turn_of_the_drain_keeps_no_shard(st
     await until_ready(coordinator)
     forwarder = coordinator.forwarder
     assert forwarder is not None
-    ask = AskPeer(Replica("r2", "a", "b"), GetLeader("n", "g", wait_ms=30_000), parks=True)
-    hangs_up, waits = (asyncio.create_task(forwarder._ask_peer(ask)) for _ in range(2))
+    peer, request = Replica("r2", "a", "b"), GetLeader("n", "g", wait_ms=30_000)
+    hangs_up, waits = (asyncio.create_task(forwarder._ask_peer(peer, request)) for _ in range(2))
     await asyncio.sleep(0)
     end_rounds = coordinator._ownership.end_rounds
 

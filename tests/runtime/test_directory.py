@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
+from typing import Any
 
-from rota.core.replica.forwarding import POLL_MS, AwaitArrival, ReadOwners, await_owner
+from rota.core.replica.forwarding import POLL_MS
 from rota.core.replica.ports import Replica, ShardOwner
 from rota.server.runtime.forwarding import Directory
 from rota.testing.memory import MemoryStore
@@ -33,23 +35,9 @@ def a_directory(store: CountingStore) -> Directory:
     return directory
 
 
-async def until_held(directory: Directory, here: set[int], shard_id: int) -> bool:
+def until_held(directory: Directory, here: set[int], shard_id: int) -> Coroutine[Any, Any, bool]:
     """Whether the shard has an owner in time, as a forwarded call waits for it."""
-    clock = LoopClock()
-    now_ms = clock.monotonic_ms()
-    steps = await_owner(directory, here, shard_id, now_ms, now_ms + LONG_MS)
-    try:
-        do = next(steps)
-        while True:
-            match do:
-                case ReadOwners(until_ms):
-                    await directory.read_for_waiting(until_ms)
-                case AwaitArrival(until_ms):
-                    await directory.await_arrival(until_ms)
-            do = steps.send((None, clock.monotonic_ms()))
-    except StopIteration as end:
-        is_held: bool = end.value[0]
-        return is_held
+    return directory.await_owner(shard_id, here, directory.clock.monotonic_ms() + LONG_MS)
 
 
 @in_virtual_time

@@ -11,13 +11,12 @@ from rota.core.replica.forwarding import NoAnswer
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryStore
 from tests.client.virtual_time import LoopClock, in_virtual_time
-from tests.runtime import test_commit_order, test_confirming, test_shared_sessions, test_waiting
+from tests.runtime import test_commit_order, test_confirming, test_forwarding, test_shared_sessions, test_waiting
 from tests.runtime.conftest import NOW
 from tests.unit.group import test_elections_at_once, test_freezing, test_progress, test_side_door, test_static_members
 from tests.unit.replica import (
     test_answers_at_once,
     test_assigning,
-    test_forwarding,
     test_known_owners,
     test_leases,
     test_owned_shard,

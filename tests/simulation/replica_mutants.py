@@ -9,11 +9,14 @@ from msgspec import structs
 
 from rota.core.group import assignment, records, shard
 from rota.core.replica import assigning, forwarding, leases, owned_shard
+from rota.core.replica.forwarding import Forwarding
 from rota.core.replica.leases import DropClosed, Leases, Serve
 from rota.core.replica.owned_shard import Now, OwnedShard, Ready
 from rota.core.replica.ports import Answer, StoreUnavailable
 from rota.core.types import worker as worker_type
 from rota.protocol.errors import ErrorCode
+from rota.server.runtime import forwarding as calls
+from rota.server.runtime.forwarding import Forwarder
 from rota.server.runtime.loop import ShardLoop
 from rota.server.runtime.sessions import SharedSessions
 from rota.testing import memory
@@ -257,7 +260,7 @@ def no_sequence_check(patch: Patch) -> None:
 @mutant
 def a_call_of_unknown_outcome_is_sent_again(patch: Patch) -> None:
     """S13: a call that its peer does not answer is sent to the next owner, as if no replica had decided it."""
-    patch(forwarding, "MOVED", forwarding.UNANSWERED)
+    patch(calls, "MOVED", forwarding.UNANSWERED)
 
 
 @mutant
@@ -293,7 +296,7 @@ def decided_calls_are_sent_elsewhere(patch: Patch) -> None:
 @mutant
 def retries_do_not_end(patch: Patch) -> None:
     """L6: a call waits for its shard to have an owner for as long as that takes."""
-    patch(forwarding, "MOVE_MS", 1_000_000)
+    patch(calls, "MOVE_MS", 1_000_000)
 
 
 @mutant
@@ -305,36 +308,13 @@ def a_peer_may_take_for_ever(patch: Patch) -> None:
 @mutant
 def a_drain_leaves_calls_parked_at_peers(patch: Patch) -> None:
     """L6: a replica stops while calls of its clients wait at its peers."""
-    original = forwarding.AskPeer
-    patch(forwarding, "AskPeer", _WithoutParks)
-    assert issubclass(_WithoutParks, original)
-
-
-class _WithoutParks(forwarding.AskPeer):
-    """Says of no call that it may park."""
-
-    def __init__(self, peer: Any, request: Any, parks: bool) -> None:
-        super().__init__(peer, request, parks=False)
+    patch(Forwarder, "drain", lambda self: None)
 
 
 @mutant
 def a_replica_that_drains_parks_calls_at_peers(patch: Patch) -> None:
     """L6: a call that comes after a replica has begun to stop is parked at a peer."""
-    original = forwarding.Forwarding._ask_owner
-
-    def ask_owner(self: Any, request: Any, now_ms: int) -> Any:
-        is_draining, self.is_draining = self.is_draining, False
-        steps = original(self, request, now_ms)
-        do = next(steps)
-        self.is_draining = is_draining
-        answer = yield do
-        try:
-            steps.send(answer)
-        except StopIteration as end:
-            return end.value
-        raise AssertionError("it asks one replica")
-
-    patch(forwarding.Forwarding, "_ask_owner", ask_owner)
+    patch(Forwarding, "refusal_to_park", lambda self, request: None)
 
 
 # --- shared liveness ------------------------------------------------------------------------------------
