@@ -50,7 +50,7 @@ def test_the_query_for_trino_gives_rows_in_another_dialect(folder: Path) -> None
     [query] = [block.text for block in blocks("sql") if block.more == "trino"]
     [parsed] = sqlglot.parse(query, read="trino")
     engine = duckdb.connect()
-    engine.register("rebalances", rebalances(folder))
+    engine.register("facts", facts(folder))
 
     found = engine.execute(sqlglot.transpile(query, read="trino", write="duckdb")[0]).fetchall()
 
@@ -61,6 +61,6 @@ def test_the_query_for_trino_gives_rows_in_another_dialect(folder: Path) -> None
     assert [row[2] for row in found] == sorted((row[2] for row in found), reverse=True)
 
 
-def rebalances(folder: Path) -> Any:
+def facts(folder: Path) -> Any:
     """The table, by another reader than Spark."""
-    return DeltaTable(folder / "rota-lake" / "gold" / "rebalances").to_pyarrow_table()
+    return DeltaTable(folder / "rota-lake" / "gold" / "facts").to_pyarrow_table()

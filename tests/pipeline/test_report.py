@@ -13,7 +13,7 @@ import pytest
 from rota.pipeline.advisor import ACTUAL, STRATEGIES, advise, changes
 from rota.pipeline.audit import audit
 from rota.pipeline.batches import Batches, progress_of, start
-from rota.pipeline.lake import LINES_TABLE, Lake, Snapshot
+from rota.pipeline.lake import ADVICE_TABLE, FACTS_TABLE, LINES_TABLE, Lake, Snapshot
 from rota.pipeline.report import make_report
 from rota.protocol.causes import CAUSES
 
@@ -67,10 +67,10 @@ def test_the_report_shows_every_cause_and_is_one_file(lake: Lake, tmp_path: Path
 def test_the_audit_finds_tampering_and_nothing_in_a_true_history(lake: Lake) -> None:
     advise(lake)
     clean = audit(lake)
-    change(lake, "gold/advisor", "least_moves = 1000000")
+    change(lake, ADVICE_TABLE, "least_moves = 1000000", "fact = 'advisor'")
     advice = audit(lake)
-    change(lake, "gold/advisor", "least_moves = 0")
-    change(lake, "gold/rebalances", "cause = 'because'")
+    change(lake, ADVICE_TABLE, "least_moves = 0", "fact = 'advisor'")
+    change(lake, FACTS_TABLE, "cause = 'because'", "fact = 'rebalances'")
     facts = audit(lake)
     generation = "payload = replace(payload, '\"generation_id\": ', '\"generation_id\": 9')"
     change(lake, LINES_TABLE, generation, "kind = 'generation_completed'")

@@ -21,8 +21,8 @@ from rota.pipeline.facts.steps import Holders, is_cooperative
 from rota.pipeline.facts.timeouts import Silences
 from rota.pipeline.facts.units import Decoders, decode_shares, load_decoders
 from rota.pipeline.facts.view import GroupView
-from rota.pipeline.lake import LATEST, Lake, Snapshot
-from rota.pipeline.tables import ADVISOR, GOLD, UNFOLDED, Line, ddl, lines_of, tagged, tagged_schema
+from rota.pipeline.lake import ADVICE_TABLE, LATEST, Lake, Snapshot
+from rota.pipeline.tables import ADVICE, ADVISOR, Line, ddl, lines_of, wide
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY, TIMEOUT, Cost, History, Known
 from rota.pipeline.what_ifs import Step as HistoryStep
 from rota.pipeline.worlds import (
@@ -55,16 +55,9 @@ def advise(lake: Lake, *, strategies: Sequence[str] = STRATEGIES, decoder: str =
     lines = tables.lines()
     told = lines.where((lines.group_id != "") & ~lines.kind.isin("session_stats", "offsets_committed"))
     known = known_silences(tables)
-    rows = told.groupBy("namespace", "group_id").applyInArrow(
-        _replayer(tuple(strategies), decoder, known), ddl(_OUTPUT)
-    )
-    rows = rows.persist()
-    try:
-        for name in UNFOLDED:
-            lake.overwrite(rows.where(rows.table == name).select(f"{name}.*").coalesce(1), f"gold/{name}")
-        return rows.where(rows.table == ADVISOR.name).count()
-    finally:
-        rows.unpersist()
+    rows = told.groupBy("namespace", "group_id").applyInArrow(_replayer(tuple(strategies), decoder, known), ddl(ADVICE))
+    lake.overwrite(rows, ADVICE_TABLE, "fact")
+    return Snapshot(lake).closed(ADVISOR.name).count()
 
 
 class Change(NamedTuple):
@@ -100,9 +93,6 @@ def changes(lake: Lake, group_id: str = "") -> list[Change]:
     return sorted(found, key=lambda c: (c.namespace, c.group_id, order.index(c.change), len(c.value), c.value))
 
 
-_OUTPUT = tagged_schema(*(GOLD[name] for name in UNFOLDED))
-
-
 def _replayer(
     strategies: Sequence[str], decoder: str, known: Mapping[tuple[str, str], Known]
 ) -> Callable[[tuple[Any, ...], pa.Table], pa.Table]:
@@ -111,7 +101,7 @@ def _replayer(
     def run(key: tuple[Any, ...], lines: pa.Table) -> pa.Table:
         namespace, group_id = (part.as_py() for part in key)
         replay = GroupReplay(namespace, group_id, strategies, load_decoders(decoder), known.get((namespace, group_id)))
-        return tagged(list(replay_lines(replay, lines_of(lines.sort_by("seq")))), _OUTPUT)
+        return wide(list(replay_lines(replay, lines_of(lines.sort_by("seq")))), ADVICE)
 
     return run
 

@@ -18,10 +18,10 @@ import pyarrow as pa
 from rota.pipeline.facts.units import load_decoders
 from rota.pipeline.fold import CARRIED, OUTPUT, fold_group
 from rota.pipeline.journal import Position
-from rota.pipeline.lake import CURRENT_TABLE, EVENTS_TABLE, LINES_TABLE, Lake
+from rota.pipeline.lake import CURRENT_TABLE, EVENTS_TABLE, FACTS_TABLE, LINES_TABLE, Lake
 from rota.pipeline.silver import typed
 from rota.pipeline.source import LINES_PER_BATCH
-from rota.pipeline.tables import CURRENT, ddl
+from rota.pipeline.tables import CURRENT, FACTS, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,12 +48,11 @@ class Batches:
         try:
             lake.append(lines.select("*", batch), LINES_TABLE, number)
             lake.append(typed(lines).select("*", batch), EVENTS_TABLE, number, "kind")
-            for table, count in sorted((row[0], row[1]) for row in folded.groupBy("table").count().collect()):
-                if table != CURRENT.name:
-                    rows = folded.where(folded.table == table).select(f"{table}.*", batch)
-                    lake.append(rows.coalesce(1), f"gold/{table}", number)
-                    self.rows[table] += count
-            mine = folded.where(folded.table == CURRENT.name).select(f"{CURRENT.name}.*", batch)
+            facts = folded.where(folded.fact != CURRENT.name)
+            # The count folds the lines on all cores. The few rows that come out are written by one task.
+            self.rows.update(dict(facts.groupBy("fact").count().collect()))
+            lake.append(facts.select(*FACTS.names, batch).coalesce(1), FACTS_TABLE, number, "fact")
+            mine = folded.where(folded.fact == CURRENT.name).select(*CURRENT.schema.names, batch)
             lake.replace(self._with_others(mine.withColumn("written_at", F.current_timestamp())), CURRENT_TABLE, number)
         finally:
             folded.unpersist()

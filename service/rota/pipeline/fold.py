@@ -26,7 +26,7 @@ from rota.pipeline.facts.timeouts import Timeouts
 from rota.pipeline.facts.units import Decoders
 from rota.pipeline.facts.view import GroupView
 from rota.pipeline.failures import LakeRefused
-from rota.pipeline.tables import CURRENT, FOLDED, GOLD, OPEN, UNREADABLE, Line, lines_of, tagged, tagged_schema
+from rota.pipeline.tables import CURRENT, FOLDED, GOLD, OPEN, UNREADABLE, Line, lines_of, wide, wide_schema
 
 _MALFORMED = (AttributeError, IndexError, KeyError, TypeError, ValueError)
 """How reading a payload fails that is not what its kind says."""
@@ -42,7 +42,7 @@ FORM = 6
 Key = tuple[int, str, str]
 """The shard, the namespace and the id of a group."""
 
-OUTPUT = tagged_schema(*(GOLD[name] for name in FOLDED), CURRENT)
+OUTPUT = wide_schema(*(GOLD[name] for name in FOLDED), CURRENT)
 """What a fold returns: the rows that are complete, and the group's row of `current`."""
 
 
@@ -174,7 +174,7 @@ def fold_group(key: Key, lines: pa.Table, decoders: Decoders | None = None) -> p
     for line in lines_of(lines.filter(pc.not_equal(lines.column("kind"), CARRIED)).sort_by("seq")):
         if line.seq > fold.last_seq:
             rows += fold.add(line)
-    return tagged([*rows, (CURRENT.name, current_row(shard_id, fold))], OUTPUT)
+    return wide([*rows, (CURRENT.name, current_row(shard_id, fold))], OUTPUT)
 
 
 def current_row(shard_id: int, fold: GroupFold) -> tuple[Any, ...]:

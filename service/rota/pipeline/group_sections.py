@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rota.pipeline.incidents import longest, reason_of
+from rota.pipeline.incidents import OF_EACH_GROUP, Incident, reason_of
 from rota.pipeline.lake import LATEST, all_rows
 from rota.pipeline.pages import Section, duration, group_link
-from rota.pipeline.period import Period, moment
+from rota.pipeline.period import Period, moment, ms_of
 from rota.pipeline.what_ifs import NO_CHANGE, STATIC, STRATEGY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _MOST_ADVICE = 15
-_REBALANCES = 5
-"""So many of each group are listed."""
 _WORTH_MS = 10_000
 """A change is advised if it saves so much of the time for which units stand still: units times milliseconds."""
 
@@ -31,9 +29,62 @@ class Advice(NamedTuple):
     effect: str
 
 
-def advice(spark: SparkSession) -> list[Advice]:
+class Rebalances(NamedTuple):
+    """The rebalances of one group, added up: how many, the longest, and their causes with their numbers."""
+
+    state: str
+    number: int
+    """With those without a join phase."""
+    steps: int
+    longest_ms: int
+    took_ms: int
+    causes: str
+
+
+def rebalances(spark: SparkSession, of: Period) -> dict[GroupName, Rebalances]:
+    """Each group's, the group with most first; joins are its last cause, as most departures are followed by one."""
+    took = f"coalesce(duration_ms, greatest({ms_of(of.end)} - unix_millis(started_at), 0))"
+    rows = all_rows(
+        spark,
+        f"""SELECT c.namespace, c.group_id, any_value(state) AS state, cause, count(cause) AS n,
+                count_if(outcome <> 'reassigned') AS steps,
+                coalesce(sum({took}) FILTER (WHERE outcome <> 'reassigned'), 0) AS took_ms,
+                coalesce(max({took}), 0) AS longest_ms
+            FROM current AS c LEFT JOIN r_rebalances AS r
+                ON c.namespace = r.namespace AND c.group_id = r.group_id WHERE c.group_id <> '' GROUP BY ALL
+            ORDER BY cause = 'member_joined', n DESC, cause""",
+    )
+    by_group: dict[GroupName, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_group.setdefault((row["namespace"], row["group_id"]), []).append(row)
+    found = {
+        group: Rebalances(
+            each[0]["state"],
+            sum(row["n"] for row in each),
+            sum(row["steps"] for row in each),
+            max(row["longest_ms"] for row in each),
+            sum(row["took_ms"] for row in each),
+            ", ".join(f"{row['n']:,} × {row['cause']}" for row in each if row["n"]),
+        )
+        for group, each in by_group.items()
+    }
+    return dict(sorted(found.items(), key=lambda item: (-item[1].number, item[0])))
+
+
+def latest_timeouts(spark: SparkSession) -> list[dict[str, Any]]:
+    """Each group's last advice on its session timeout, if the change is worth it."""
+    return all_rows(
+        spark,
+        f"""SELECT * FROM ({LATEST.format(view="r_timeout_advice")})
+            WHERE abs(detection_saved_ms) > session_timeout_ms * 0.2 AND detection_saved_ms <> 0
+            ORDER BY false_expiries_per_day DESC, detection_saved_ms DESC, namespace, group_id LIMIT {_MOST_ADVICE}""",
+    )
+
+
+def advice(spark: SparkSession, timeouts: Sequence[dict[str, Any]]) -> list[Advice]:
     """Session timeouts first, those with the most false expiries before others; then strategies and static members."""
-    return [*_timeouts(spark), *_what_ifs(spark)]
+    found = [Advice((row["namespace"], row["group_id"]), _timeout(row), _of_timeout(row)) for row in timeouts]
+    return [*found, *_what_ifs(spark)]
 
 
 def advice_section(found: Sequence[Advice]) -> Section | None:
@@ -49,16 +100,6 @@ def advice_section(found: Sequence[Advice]) -> Section | None:
     )
 
 
-def _timeouts(spark: SparkSession) -> list[Advice]:
-    rows = all_rows(
-        spark,
-        f"""SELECT * FROM ({LATEST.format(view="r_timeout_advice")})
-            WHERE abs(detection_saved_ms) > session_timeout_ms * 0.2 AND detection_saved_ms <> 0
-            ORDER BY false_expiries_per_day DESC, detection_saved_ms DESC, namespace, group_id LIMIT {_MOST_ADVICE}""",
-    )
-    return [Advice(_name(row), _timeout(row), _of_timeout(row)) for row in rows]
-
-
 def _timeout(row: dict[str, Any]) -> str:
     return f"session timeout {duration(row['session_timeout_ms'])} → {duration(row['recommended_ms'])}"
 
@@ -66,11 +107,11 @@ def _timeout(row: dict[str, Any]) -> str:
 def _of_timeout(row: dict[str, Any]) -> str:
     saved_ms = row["detection_saved_ms"]
     noticed = f"a death is noticed {duration(abs(saved_ms))} {'later' if saved_ms < 0 else 'sooner'}"
-    false = f"false expiries a member and day: {_rate(row['false_expiries_per_day'])}"
-    return f"{false} → {_rate(row['recommended_false_per_day'])}; {noticed}"
+    false = f"false expiries a member and day: {rate(row['false_expiries_per_day'])}"
+    return f"{false} → {rate(row['recommended_false_per_day'])}; {noticed}"
 
 
-def _rate(value: float) -> str:
+def rate(value: float) -> str:
     """A rate with two digits, or with all digits before the point: people do not read exponents."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}" if value >= 1e-4 or not value else "below 0.0001"
 
@@ -90,7 +131,7 @@ def _what_ifs(spark: SparkSession) -> list[Advice]:
     )
     return [
         Advice(
-            _name(row),
+            (row["namespace"], row["group_id"]),
             f"strategy {row['value']}" if row["change"] == STRATEGY else "a group_instance_id for each member",
             f"units stand still {_share(row)} less; rebalances {row['rebalances']:,} → {row['to_rebalances']:,}; "
             f"moves {row['moves']:,} → {row['to_moves']:,}",
@@ -103,37 +144,33 @@ def _share(row: dict[str, Any]) -> str:
     return f"{100 * (row['still_ms'] - row['to_still_ms']) / row['still_ms']:.0f} %"
 
 
-def one_by_one(spark: SparkSession, of: Period, groups: Sequence[GroupName], found: Sequence[Advice]) -> list[Section]:
+def one_by_one(
+    all_groups: dict[GroupName, Rebalances],
+    longest: Sequence[Incident],
+    groups: Sequence[GroupName],
+    found: Sequence[Advice],
+) -> list[Section]:
     """A section for each of these groups, below one of their own."""
     if not groups:
         return []
-    sums = {
-        _name(row): row
-        for row in all_rows(
-            spark,
-            """SELECT namespace, group_id, count(*) AS n, sum(duration_ms) AS took, max(members_after) AS members
-               FROM r_rebalances WHERE outcome <> 'reassigned' GROUP BY ALL""",
-        )
-    }
-    states = {_name(row): row["state"] for row in all_rows(spark, "SELECT * FROM o_group_states")}
-    causes = causes_of_groups(spark)
-    rebalances: dict[GroupName, list[dict[str, Any]]] = {}
-    for row in longest(spark, of, 0, each_group=_REBALANCES):
-        rebalances.setdefault(_name(row), []).append(row)
+    rows: dict[GroupName, list[tuple[Any, ...]]] = {}
+    for row in longest:
+        rows.setdefault((row["namespace"], row["group_id"]), []).append(_rebalance(row))
     head = Section(
         "group-details",
         "Groups, one by one",
-        f"Those that the sections above name; of each the {_REBALANCES} longest rebalances.",
+        f"The groups that the sections above name, each with its {OF_EACH_GROUP} longest rebalances.",
         (),
         (),
     )
     each = []
     for group in groups:
-        sentences = [_summary(sums.get(group), causes.get(group, ""), states.get(group, ""))]
+        sentences = [_summary(all_groups.get(group))]
         sentences += [f"Advice: {one.change} ({one.effect})." for one in found if one.group == group]
-        rows = [_rebalance(row) for row in rebalances.get(group, ())]
         link = group_link(*group)
-        each.append(Section(link.anchor, link.text, " ".join(sentences), _COLUMNS, rows, of="group-details"))
+        each.append(
+            Section(link.anchor, link.text, " ".join(sentences), _COLUMNS, rows.get(group, ()), of="group-details")
+        )
     return [head, *each]
 
 
@@ -153,26 +190,9 @@ def _rebalance(row: dict[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def causes_of_groups(spark: SparkSession) -> dict[GroupName, str]:
-    """The causes of each group's rebalances with their numbers; joins last, as most departures are followed by one."""
-    rows = all_rows(
-        spark,
-        """SELECT namespace, group_id, cause, count(*) AS n FROM r_rebalances GROUP BY ALL
-           ORDER BY cause = 'member_joined', n DESC, cause""",
-    )
-    by_group: dict[GroupName, list[str]] = {}
-    for row in rows:
-        by_group.setdefault(_name(row), []).append(f"{row['n']:,} × {row['cause']}")
-    return {group: ", ".join(each) for group, each in by_group.items()}
-
-
-def _summary(sums: dict[str, Any] | None, causes: str, state: str) -> str:
-    now = f"Now {state}." if state else "Deleted."
-    if sums is None:
+def _summary(of_group: Rebalances | None) -> str:
+    now = f"Now {of_group.state}." if of_group is not None else "Deleted."
+    if of_group is None or not of_group.number:
         return f"{now} No rebalance in this time."
-    number = f"{sums['n']:,} rebalance{'' if sums['n'] == 1 else 's'}"
-    return f"{now} {number}, {duration(sums['took'] or 0)} in all: {causes}."
-
-
-def _name(row: dict[str, Any]) -> GroupName:
-    return row["namespace"], row["group_id"]
+    number = f"{of_group.steps:,} rebalance{'' if of_group.steps == 1 else 's'}"
+    return f"{now} {number}, {duration(of_group.took_ms)} in all: {of_group.causes}."

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 COLUMNS = ("began (UTC)", "group", "took", "cause", "member", "partitions stalled", "members", "outcome", "reason")
 LONG_MS = 1_000
 """A shorter rebalance is not among the worst, however few there are."""
+OF_EACH_GROUP = 5
+"""So many of each group are listed."""
 _NAMED = 3
 _MOST_COMMITS = 200_000
 """Of commits around these rebalances: a fleet that commits more often is looked at in part."""
@@ -45,20 +47,19 @@ class Stalls:
     """Whether the longest pause was not over when the lines ended."""
 
 
-def longest(spark: SparkSession, of: Period, most: int, *, each_group: int | None = None) -> list[Incident]:
-    """The longest rebalances, also those under way; `each_group`: so many of each group, however short."""
-    by = "PARTITION BY namespace, group_id" if each_group else ""
-    least_ms = 0 if each_group else LONG_MS
-    return all_rows(
+def longest(spark: SparkSession, of: Period, most: int) -> tuple[list[Incident], list[Incident]]:
+    """The longest rebalances, also those under way: of all groups those of a second or more, and some of each group."""
+    found = all_rows(
         spark,
         f"""WITH timed AS (
                 SELECT namespace, group_id, cause, reason, by, outcome, members_before, members_after,
                     unix_millis(started_at) AS began_ms,
                     coalesce(duration_ms, greatest({ms_of(of.end)} - unix_millis(started_at), 0)) AS took_ms
                 FROM r_rebalances WHERE outcome <> 'reassigned'),
-            ranked AS (SELECT *, row_number() OVER ({by} ORDER BY took_ms DESC, began_ms, group_id) AS place
+            ranked AS (SELECT *, row_number() OVER (ORDER BY took_ms DESC, began_ms, group_id) AS place,
+                row_number() OVER (PARTITION BY namespace, group_id ORDER BY took_ms DESC, began_ms) AS place_in_group
                 FROM timed),
-            worst AS (SELECT * FROM ranked WHERE place <= {each_group or most} AND took_ms >= {least_ms}),
+            worst AS (SELECT * FROM ranked WHERE place <= {most} OR place_in_group <= {OF_EACH_GROUP}),
             expired AS (SELECT namespace, group_id, member_id, unix_millis(ended_at) AS at_ms
                 FROM r_members WHERE end = 'expired')
             SELECT w.*, array_sort(collect_list(e.member_id)) AS lost FROM worst AS w LEFT JOIN expired AS e
@@ -66,6 +67,8 @@ def longest(spark: SparkSession, of: Period, most: int, *, each_group: int | Non
                 AND e.at_ms BETWEEN w.began_ms + 1 AND w.began_ms + w.took_ms
             GROUP BY ALL ORDER BY took_ms DESC, began_ms, group_id""",
     )
+    worst = [one for one in found if one["place"] <= most and one["took_ms"] >= LONG_MS]
+    return worst, [one for one in found if one["place_in_group"] <= OF_EACH_GROUP]
 
 
 def worst_rebalances(tables: Snapshot, of: Period, incidents: Sequence[Incident]) -> Section:

@@ -2,7 +2,9 @@
 
     bronze/lines       the journal's lines
     silver/events      the lines with typed columns, one partition for each kind
-    gold/TABLE         the facts; `gold/current` has one row for each group, with its rows that have no end yet
+    gold/facts         the facts of all tables, one partition for each table (`fact`)
+    gold/current       one row for each group, with its rows that have no end yet
+    gold/advice        the tables `advisor` and `what_ifs`, written anew by each replay
     checkpoint         how far Spark has read the journal
 
 A batch of lines writes `current` last. Each of its other rows has the batch's number, so a reader takes the rows up to
@@ -16,14 +18,15 @@ from typing import TYPE_CHECKING, Any
 from rota.core.group.records import RECORD_KINDS
 from rota.pipeline.failures import LakeRefused
 from rota.pipeline.silver import columns_of
-from rota.pipeline.tables import CURRENT, GOLD, LINES, OPEN, UNFOLDED, Table, ddl
+from rota.pipeline.tables import ADVICE, CURRENT, GOLD, LINES, OPEN, UNFOLDED, ddl
 
 if TYPE_CHECKING:
     from datetime import datetime
 
     from pyspark.sql import DataFrame, SparkSession
 
-LINES_TABLE, EVENTS_TABLE, CURRENT_TABLE = "bronze/lines", "silver/events", f"gold/{CURRENT.name}"
+LINES_TABLE, EVENTS_TABLE = "bronze/lines", "silver/events"
+FACTS_TABLE, CURRENT_TABLE, ADVICE_TABLE = "gold/facts", f"gold/{CURRENT.name}", "gold/advice"
 _APPLICATION = "rota"
 """The name under which Delta keeps the number of the last batch of each table."""
 _WITHOUT_STATISTICS = {"delta.dataSkippingNumIndexedCols": "0"}
@@ -61,9 +64,9 @@ class Lake:
         """Replace all rows."""
         self._writer(rows, "overwrite", batch).save(f"{self.root}/{path}")
 
-    def overwrite(self, rows: DataFrame, path: str) -> None:
+    def overwrite(self, rows: DataFrame, path: str, *partitions: str) -> None:
         """Replace all rows of a table that no batch writes."""
-        rows.write.format("delta").mode("overwrite").save(f"{self.root}/{path}")
+        rows.write.format("delta").mode("overwrite").partitionBy(*partitions).save(f"{self.root}/{path}")
 
     def refuse_without_checkpoint(self) -> None:
         """Raise `LakeRefused` if there are tables, but Spark does not know how far they were read."""
@@ -106,7 +109,19 @@ class Snapshot:
 
     def closed(self, name: str) -> DataFrame:
         """The rows of a table that will never change."""
-        return self._rows(f"gold/{name}", GOLD[name], with_batch=name not in UNFOLDED)
+        rows = self.advice() if name in UNFOLDED else self.facts()
+        return rows.where(rows.fact == name).select(*GOLD[name].schema.names)
+
+    def facts(self) -> DataFrame:
+        """The rows of all tables that will never change, with the columns of all."""
+        rows = self._lake.table(FACTS_TABLE)
+        assert rows is not None, "a batch writes facts first"
+        return rows.where(rows.batch <= self.batch)
+
+    def advice(self) -> DataFrame:
+        """The rows of the last replay, with the columns of both tables."""
+        rows = self._lake.table(ADVICE_TABLE)
+        return self._lake.spark.createDataFrame([], ddl(ADVICE)) if rows is None else rows
 
     def opened(self, name: str) -> DataFrame:
         """The rows of a table that have no end yet."""
@@ -146,12 +161,6 @@ class Snapshot:
         for name in GOLD:
             self.closed(name).createOrReplaceTempView(name)
         self.current.createOrReplaceTempView(CURRENT.name)
-
-    def _rows(self, path: str, table: Table, *, with_batch: bool) -> DataFrame:
-        rows = self._lake.table(path)
-        if rows is None:
-            return self._lake.spark.createDataFrame([], ddl(table.schema))
-        return (rows.where(rows.batch <= self.batch) if with_batch else rows).select(*table.schema.names)
 
 
 def all_rows(spark: SparkSession, query: str) -> list[dict[str, Any]]:

@@ -153,71 +153,45 @@ def right_now(spark: SparkSession, of: Period) -> tuple[Section, list[Trouble]]:
 
 
 def standings(spark: SparkSession, of: Period) -> dict[GroupName, Standing]:
-    """Each group by its open rows."""
+    """Each group by its open rows, and by how its last member and its last leader went."""
     until = f"<= {literal(of.latest)}"
-    of_states = all_rows(
+    ended = all_rows(
         spark,
-        f"SELECT namespace, group_id, state, unix_millis(from_at) AS since_ms FROM o_group_states"
-        f" WHERE from_at {until}",
+        f"""SELECT namespace, group_id, unix_millis(max(to_at) FILTER (WHERE fact = 'leader_tenures')) AS gone_ms,
+                max_by(struct(end, end_reason AS reason, member_id, unix_millis(ended_at) AS ended_ms), ended_at)
+                    FILTER (WHERE fact = 'members') AS last
+            FROM facts WHERE fact = 'leader_tenures' AND to_at {until} OR fact = 'members' AND ended_at {until}
+            GROUP BY ALL""",
     )
-    reasons = _by_group(spark, "SELECT namespace, group_id, reason FROM o_rebalances WHERE ended_at IS NULL")
-    lost = _by_group(
+    by_group = {(row["namespace"], row["group_id"]): row for row in ended}
+    groups = all_rows(
         spark,
-        f"""SELECT m.namespace, m.group_id,
-                max_by(struct(m.end AS end, m.end_reason AS reason, m.member_id AS member_id,
-                    unix_millis(m.ended_at) AS ended_ms), m.ended_at) AS last
-            FROM c_members AS m JOIN o_group_states AS s ON (m.namespace, m.group_id) = (s.namespace, s.group_id)
-            WHERE s.state IN ('{EMPTY}', '{DEAD}') AND m.ended_at {until} GROUP BY ALL""",
+        f"""SELECT namespace, group_id, standing.state, unix_millis(standing.from_at) AS since_ms,
+                coalesce(get(open.rebalances, 0).reason, '') AS reason,
+                coalesce(get(open.leader_tenures, 0).leader_id, '') AS leader_id,
+                array_max(transform(open.members, m -> m.rebalance_timeout_ms)) AS timeout_ms,
+                size(open.offsets) AS partitions,
+                transform(filter(open.offsets, o -> unix_millis(o.last_at) < {ms_of(of.end) - STILL_MS}), o -> struct(
+                    o.topic, o.partition, unix_millis(o.first_at) AS first_ms, unix_millis(o.last_at) AS last_ms,
+                    o.commits)) AS slow
+            FROM (SELECT *, get(open.group_states, 0) AS standing FROM current) WHERE standing.from_at {until}""",
     )
-    leaders = _by_group(spark, "SELECT namespace, group_id, leader_id FROM o_leader_tenures")
-    gone = _by_group(
-        spark,
-        f"""SELECT namespace, group_id, unix_millis(max(to_at)) AS gone_ms FROM c_leader_tenures
-            WHERE to_at {until} GROUP BY ALL""",
-    )
-    timeouts = _by_group(
-        spark, "SELECT namespace, group_id, max(rebalance_timeout_ms) AS timeout_ms FROM o_members GROUP BY ALL"
-    )
-    partitions = _partitions(spark, of)
     found: dict[GroupName, Standing] = {}
-    for row in of_states:
+    for row in groups:
         group = row["namespace"], row["group_id"]
-        last = lost.get(group, {}).get("last")
-        expired = last is not None and last["end"] == "expired"
+        of_group = by_group.get(group, {"gone_ms": None, "last": None})
+        last: dict[str, Any] = (of_group["last"] if row["state"] in (EMPTY, DEAD) else None) or {}
+        expired = last.get("end") == "expired"
         found[group] = Standing(
             state=row["state"],
             # A group is deleted some time after it has lost its last member.
-            since_ms=last["ended_ms"] if last is not None and expired and row["state"] == DEAD else row["since_ms"],
+            since_ms=last["ended_ms"] if expired and row["state"] == DEAD else row["since_ms"],
             lost=expired,
-            reason=f"member {last['member_id']} expired: {last['reason']}"
-            if last is not None and expired
-            else reasons.get(group, {}).get("reason", ""),
-            leader_id=leaders.get(group, {}).get("leader_id", ""),
-            leader_gone_ms=gone.get(group, {}).get("gone_ms"),
-            rebalance_timeout_ms=timeouts.get(group, {}).get("timeout_ms"),
-            partitions=tuple(partitions.get(group, {}).get("slow", ())),
-            partition_count=partitions.get(group, {}).get("total", 0),
+            reason=f"member {last['member_id']} expired: {last['reason']}" if expired else row["reason"],
+            leader_id=row["leader_id"],
+            leader_gone_ms=of_group["gone_ms"],
+            rebalance_timeout_ms=row["timeout_ms"],
+            partitions=tuple(Progress(**partition) for partition in row["slow"]),
+            partition_count=row["partitions"],
         )
     return found
-
-
-def _partitions(spark: SparkSession, of: Period) -> dict[GroupName, dict[str, Any]]:
-    """The partitions that may stand still, by their open hours, and how many there are in all."""
-    rows = all_rows(
-        spark,
-        f"""SELECT namespace, group_id, topic, partition, commits, unix_millis(first_at) AS first_ms,
-                unix_millis(last_at) AS last_ms, total
-            FROM (SELECT *, count(*) OVER (PARTITION BY namespace, group_id) AS total FROM o_offsets)
-            WHERE unix_millis(last_at) < {ms_of(of.end) - STILL_MS}""",
-    )
-    found: dict[GroupName, dict[str, Any]] = {}
-    for row in rows:
-        of_group = found.setdefault((row["namespace"], row["group_id"]), {"slow": [], "total": row["total"]})
-        of_group["slow"].append(
-            Progress(row["topic"], row["partition"], row["first_ms"], row["last_ms"], row["commits"])
-        )
-    return found
-
-
-def _by_group(spark: SparkSession, query: str) -> dict[GroupName, dict[str, Any]]:
-    return {(row["namespace"], row["group_id"]): row for row in all_rows(spark, query)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Collection
 from datetime import datetime, timedelta
 from functools import reduce
@@ -16,10 +17,10 @@ from rota.pipeline.lake import Lake, Snapshot, all_rows, literal
 from rota.pipeline.now import right_now
 from rota.pipeline.pages import Page, duration
 from rota.pipeline.period import Period, latest_line, moment, period
-from rota.pipeline.tables import FOLDED, GOLD
+from rota.pipeline.tables import FOLDED, GOLD, OPEN
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 _TIMES = {
     "rebalances": "started_at",
@@ -36,17 +37,8 @@ _TIMES = {
     "unreadable": "at",
 }
 """By which column a row of each table belongs to a time."""
-_LAST = {
-    "rebalances": ("started_at", "ended_at"),
-    "group_states": ("from_at", "to_at"),
-    "leader_tenures": ("from_at",),
-    "members": ("joined_at", "ended_at"),
-    "offsets": ("last_at",),
-    "fenced": ("first_at",),
-    "failovers": ("at",),
-    "heartbeats": ("to_at",),
-}
-"""The moments of lines in each table: the last of all is the journal's end."""
+_MOMENTS = ("started_at", "ended_at", "from_at", "to_at", "joined_at", "first_at", "last_at", "at")
+"""The columns with the moments of lines: the last of all is the journal's end."""
 _FROM_BEFORE = ("rebalances", "group_states")
 """Open rows of these belong to the period also if they began before."""
 _WORST = 10
@@ -67,11 +59,13 @@ def make_report(
     Raises `NothingFound` if one of the groups is not in the tables.
     """
     spark, tables = lake.spark, Snapshot(lake)
-    of = _views(spark, tables, since or timedelta(days=days), groups)
+    of, facts = _views(spark, tables, since or timedelta(days=days), groups)
     now, troubles = right_now(spark, of)
-    worst = incidents.longest(spark, of, _WORST)
-    suffering = sections.worst_groups(spark, of)
-    advice = group_sections.advice(spark)
+    worst, of_each_group = incidents.longest(spark, of, _WORST)
+    steps = group_sections.rebalances(spark, of)
+    suffering = sections.worst_groups(steps)
+    latest_advice = group_sections.latest_timeouts(spark)
+    advice = group_sections.advice(spark, latest_advice)
     mentioned = [
         *groups,
         *(one.group for one in troubles),
@@ -85,18 +79,10 @@ def make_report(
         suffering.section,
         group_sections.advice_section(advice),
         sections.causes(spark, of),
-        sections.storms(spark),
-        sections.durations(spark),
-        sections.churn(spark),
-        sections.strategies(spark),
-        sections.leader_gaps(spark),
-        sections.flapping(spark),
-        sections.timeouts(spark),
-        sections.stalls(spark),
-        sections.fenced(spark),
-        sections.unreadable(spark),
-        None if groups else sections.failovers(spark),
-        *group_sections.one_by_one(spark, of, list(dict.fromkeys(mentioned))[:_IN_DETAIL], advice),
+        sections.timeouts(latest_advice),
+        *(question(spark) for fact, question in sections.QUESTIONS if facts[fact]),
+        sections.failovers(spark) if facts["failovers"] and not groups else None,
+        *group_sections.one_by_one(steps, of_each_group, list(dict.fromkeys(mentioned))[:_IN_DETAIL], advice),
     ]
     shown = [section for section in found if section is not None]
     return Page(_title(groups), _headline(spark, of, len(troubles), whole=not groups), shown)
@@ -107,26 +93,35 @@ def _title(groups: Collection[GroupName]) -> str:
     return f"Rota: what {named or 'the groups'} went through"
 
 
-def _views(spark: SparkSession, tables: Snapshot, since: datetime | timedelta, groups: Collection[GroupName]) -> Period:
-    """Make the views that the sections read: `c_` closed rows, `o_` open ones, `r_` both, of the period.
+def _views(
+    spark: SparkSession, tables: Snapshot, since: datetime | timedelta, groups: Collection[GroupName]
+) -> tuple[Period, Counter[str]]:
+    """Make the views that the sections read, and count the rows of each table.
 
-    Rows that bear a time after the last lines were read are in none of the latter: a clock was ahead.
+    `facts` are the closed rows of all time, `current` the groups with their open rows. `o_TABLE` are open rows,
+    `r_TABLE` closed and open ones of the period: one table in memory, of which Spark reads the files once. Rows that
+    bear a time after the last lines were read are in none of the latter: a clock was ahead.
     """
-    from pyspark.sql import functions as F
-
     of_groups = _condition(groups)
-    tables.current.cache()
-    for table in {*_TIMES, *_LAST}:
-        of_table = of_groups if "group_id" in GOLD[table].schema.names else F.lit(True)
-        tables.closed(table).where(of_table).createOrReplaceTempView(f"c_{table}")
-        if table in FOLDED:
-            tables.opened(table).where(of_table).createOrReplaceTempView(f"o_{table}")
-    of = _period(spark, tables, since)
+    current = tables.current.where(of_groups).drop("carry").cache()
+    current.createOrReplaceTempView("current")
     if groups:
-        _check_groups(spark, groups)
+        _check_groups(current, groups)
+    tables.facts().where(of_groups).createOrReplaceTempView("facts")
+    of = _period(spark, tables, since)
+    closed = tables.facts().unionByName(tables.advice().where(of_groups), allowMissingColumns=True)
+    wanted = " OR ".join(f"fact = '{table}' AND {_in_period(table, of)}" for table in _TIMES)
+    recent = closed.where(of_groups).where(wanted).cache()
+    counts: Counter[str] = Counter(dict(recent.groupBy("fact").count().collect()))
     for table, column in _TIMES.items():
-        spark.sql(_of_period(table, column, of)).cache().createOrReplaceTempView(f"r_{table}")
-    return of
+        rows = recent.where(recent.fact == table).select(*GOLD[table].schema.names)
+        if table in FOLDED:
+            opened = current.selectExpr(f"inline(open.{table})") if table in OPEN else rows.limit(0)
+            opened.createOrReplaceTempView(f"o_{table}")
+            since_then = "true" if table in _FROM_BEFORE else _since(column, of)
+            rows = rows.unionByName(opened.where(f"{since_then} AND {_until(table, of)}"))
+        rows.createOrReplaceTempView(f"r_{table}")
+    return of, counts
 
 
 def _condition(groups: Collection[GroupName]) -> Column:
@@ -136,48 +131,58 @@ def _condition(groups: Collection[GroupName]) -> Column:
     return reduce(or_, each) if each else F.lit(True)
 
 
-def _check_groups(spark: SparkSession, groups: Collection[GroupName]) -> None:
-    known = "SELECT namespace, group_id FROM c_group_states UNION SELECT namespace, group_id FROM o_group_states"
-    there = {(row["namespace"], row["group_id"]) for row in all_rows(spark, known)}
+def _check_groups(current: DataFrame, groups: Collection[GroupName]) -> None:
+    there = {tuple(row) for row in current.select("namespace", "group_id").collect()}
     if missing := [f"{namespace}/{group_id}" for namespace, group_id in groups if (namespace, group_id) not in there]:
         raise NothingFound(f"the tables have no group {', '.join(missing)}: name it as NAMESPACE/GROUP")
 
 
-def _of_period(table: str, column: str, of: Period) -> str:
+def _in_period(table: str, of: Period) -> str:
+    return f"{_since(_TIMES[table], of)} AND {_until(table, of)}"
+
+
+def _since(column: str, of: Period) -> str:
     # A row of an hour has what came in that hour, also if the period begins within it.
-    begin = f"date_trunc('HOUR', {literal(of.begin)})" if column == "hour" else literal(of.begin)
-    until = f"{column} <= {literal(of.latest)}"
-    if table == "rebalances":
-        until += f" AND (ended_at IS NULL OR ended_at <= {literal(of.latest)})"
-    rows = f"SELECT * FROM c_{table} WHERE {column} >= {begin} AND {until}"
-    if table not in FOLDED:
-        return rows
-    since = "true" if table in _FROM_BEFORE else f"{column} >= {begin}"
-    return f"{rows} UNION ALL SELECT * FROM o_{table} WHERE {since} AND {until}"
+    return f"{column} >= " + (f"date_trunc('HOUR', {literal(of.begin)})" if column == "hour" else literal(of.begin))
+
+
+def _until(table: str, of: Period) -> str:
+    until = f"{_TIMES[table]} <= {literal(of.latest)}"
+    return f"{until} AND (ended_at IS NULL OR ended_at <= {literal(of.latest)})" if table == "rebalances" else until
 
 
 def _period(spark: SparkSession, tables: Snapshot, since: datetime | timedelta) -> Period:
     latest = latest_line(tables.read_at_s(), time.time())
-    views = [(f"{kind}_{table}", column) for table, columns in _LAST.items() for column in columns for kind in "co"]
-    moments = " UNION ALL ".join(
-        f"SELECT unix_micros(min({column})) AS a, unix_micros(max({column})) AS b FROM {view}"
-        f" WHERE {column} <= {literal(latest)}"
-        for view, column in views
+    opened = ", ".join(
+        f"transform(open.{table}, row -> row.{column})"
+        for table in OPEN
+        for column in _MOMENTS
+        if column in GOLD[table].schema.names
     )
-    [found] = all_rows(spark, f"SELECT min(a) DIV 1000 AS first_ms, max(b) DIV 1000 AS last_ms FROM ({moments})")
+    [found] = all_rows(
+        spark,
+        f"""SELECT min(unix_micros(moment)) DIV 1000 AS first_ms, max(unix_micros(moment)) DIV 1000 AS last_ms
+            FROM (SELECT explode(array({", ".join(_MOMENTS)})) AS moment FROM facts
+                UNION ALL SELECT explode(concat({opened})) FROM current)
+            WHERE moment <= {literal(latest)}""",
+    )
     first, last = (None if ms is None else moment(ms) for ms in (found["first_ms"], found["last_ms"]))
     return period(first, last, latest, since)
 
 
 def _headline(spark: SparkSession, of: Period, troubles: int, *, whole: bool) -> dict[str, str]:
+    later = f"started_at > {literal(of.latest)} OR ended_at > {literal(of.latest)}"
     [row] = all_rows(
         spark,
         f"""SELECT count(*) AS rebalances, count(DISTINCT namespace, group_id) AS groups,
                count_if(outcome IN {WASTED}) AS wasted,
-               percentile_approx(duration_ms, 0.5) AS p50, percentile_approx(duration_ms, 0.99) AS p99
+               percentile_approx(duration_ms, 0.5) AS p50, percentile_approx(duration_ms, 0.99) AS p99,
+               (SELECT coalesce(sum(times), 0) FROM r_fenced) AS fenced,
+               (SELECT count(*) FROM r_failovers WHERE from_replica <> '') AS failovers,
+               (SELECT count(*) FROM facts WHERE fact = 'rebalances' AND ({later})) AS ahead,
+               (SELECT count(*) FROM o_rebalances WHERE {later}) AS open_ahead
            FROM r_rebalances WHERE outcome <> 'reassigned'""",
     )
-    [fenced] = all_rows(spark, "SELECT coalesce(sum(times), 0) AS n FROM r_fenced")
     facts = {
         "period": f"{of.begin:%Y-%m-%d %H:%M} to {of.end:%Y-%m-%d %H:%M} UTC",
         "wrong right now": f"{troubles:,}",
@@ -186,17 +191,10 @@ def _headline(spark: SparkSession, of: Period, troubles: int, *, whole: bool) ->
         "interrupted or failed": f"{row['wasted']:,}",
         "half took at most": duration(row["p50"]),
         "99 of 100 at most": duration(row["p99"]),
-        "stale requests refused": f"{fenced['n']:,}",
+        "stale requests refused": f"{row['fenced']:,}",
     }
     if whole:
-        [failovers] = all_rows(spark, "SELECT count(*) AS n FROM r_failovers WHERE from_replica <> ''")
-        facts["shards taken over"] = f"{failovers['n']:,}"
-    if ahead := _ahead(spark, of):
+        facts["shards taken over"] = f"{row['failovers']:,}"
+    if ahead := row["ahead"] + row["open_ahead"]:
         facts["left out: a clock was ahead"] = f"{ahead:,} rebalances"
     return facts
-
-
-def _ahead(spark: SparkSession, of: Period) -> int:
-    later = f"started_at > {literal(of.latest)} OR ended_at > {literal(of.latest)}"
-    both = f"SELECT * FROM c_rebalances WHERE {later} UNION ALL SELECT * FROM o_rebalances WHERE {later}"
-    return int(all_rows(spark, f"SELECT count(*) AS n FROM ({both})")[0]["n"])

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rota.pipeline.facts.rebalances import OUTCOMES
-from rota.pipeline.group_sections import causes_of_groups
-from rota.pipeline.lake import LATEST, all_rows
+from rota.pipeline.group_sections import Rebalances, rate
+from rota.pipeline.lake import all_rows
 from rota.pipeline.pages import Bars, Chart, Link, Section, duration, group_link
 from rota.pipeline.period import Period, ms_of
 from rota.protocol.causes import CAUSES
@@ -32,36 +32,19 @@ class Suffering(NamedTuple):
     groups: list[tuple[str, str]]
 
 
-def worst_groups(spark: SparkSession, of: Period) -> Suffering:
-    rows = all_rows(
-        spark,
-        f"""WITH unstable AS (
-                SELECT namespace, group_id, sum(greatest(coalesce(ms, {ms_of(of.end)} - unix_millis(from_at)), 0)) AS ms
-                FROM r_group_states WHERE state IN ('PreparingRebalance', 'CompletingRebalance') GROUP BY ALL),
-            longest AS (SELECT namespace, group_id, count(*) AS total,
-                    max(coalesce(duration_ms, greatest({ms_of(of.end)} - unix_millis(started_at), 0))) AS longest
-                FROM r_rebalances GROUP BY ALL)
-            SELECT namespace, group_id, total, coalesce(ms, 0) AS ms, longest FROM longest
-            LEFT JOIN unstable USING (namespace, group_id) ORDER BY total DESC, namespace, group_id LIMIT {_TOP}""",
-    )
-    causes_of = causes_of_groups(spark)
+def worst_groups(all_groups: dict[tuple[str, str], Rebalances]) -> Suffering:
+    worst = [(group, found) for group, found in all_groups.items() if found.number][:_TOP]
     section = Section(
         "groups",
         "Groups that rebalance most",
         "Units that move are not worked on during a rebalance. Most departures are followed by a join.",
         ("group", "rebalances", "time agreeing", "longest", "causes"),
         [
-            (
-                _group(r),
-                r["total"],
-                duration(r["ms"]),
-                duration(r["longest"]),
-                causes_of.get((r["namespace"], r["group_id"]), ""),
-            )
-            for r in rows
+            (group_link(*group), found.number, duration(found.took_ms), duration(found.longest_ms), found.causes)
+            for group, found in worst
         ],
     )
-    return Suffering(section, [(r["namespace"], r["group_id"]) for r in rows])
+    return Suffering(section, [group for group, _ in worst])
 
 
 def causes(spark: SparkSession, of: Period) -> Section:
@@ -205,13 +188,7 @@ def flapping(spark: SparkSession) -> Section | None:
     )
 
 
-def timeouts(spark: SparkSession) -> Section | None:
-    rows = all_rows(
-        spark,
-        f"""SELECT * FROM ({LATEST.format(view="r_timeout_advice")})
-            WHERE abs(detection_saved_ms) > session_timeout_ms * 0.2
-            ORDER BY false_expiries_per_day DESC, detection_saved_ms DESC, namespace, group_id LIMIT {_TOP}""",
-    )
+def timeouts(rows: Sequence[dict[str, Any]]) -> Section | None:
     return _unless_empty(
         "timeouts",
         "Session timeouts that could change",
@@ -223,10 +200,10 @@ def timeouts(spark: SparkSession) -> Section | None:
                 duration(r["session_timeout_ms"]),
                 duration(r["recommended_ms"]),
                 duration(r["longest_gap_ms"]),
-                f"{r['false_expiries_per_day']:.3f}",
+                rate(r["false_expiries_per_day"]),
                 f"{duration(abs(r['detection_saved_ms']))} {'later' if r['detection_saved_ms'] < 0 else 'sooner'}",
             )
-            for r in rows
+            for r in rows[:_TOP]
         ],
     )
 
@@ -286,6 +263,20 @@ def failovers(spark: SparkSession) -> Section | None:
         ("to replica", "shards", "handed over in order", "longest gap of those"),
         [(r["to_replica"], r["n"], r["graceful"], duration(r["gap"])) for r in rows],
     )
+
+
+QUESTIONS: tuple[tuple[str, Callable[[SparkSession], Section | None]], ...] = (
+    ("rebalances", storms),
+    ("rebalances", durations),
+    ("assignments", churn),
+    ("advisor", strategies),
+    ("leader_tenures", leader_gaps),
+    ("members", flapping),
+    ("offsets", stalls),
+    ("fenced", fenced),
+    ("unreadable", unreadable),
+)
+"""Each with the table without rows of which there is no answer."""
 
 
 def _unless_empty(

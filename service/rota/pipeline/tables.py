@@ -400,7 +400,7 @@ ADVISOR = Table(
         Column("assignor", TEXT, "the strategy; `(actual)` is what really happened"),
         Column("members", INT, "how many members there were"),
         Column("units", INT, "how many units there were"),
-        Column("moves", INT, "units that change their holder"),
+        Column("moves", LONG, "units that change their holder"),
         Column("forced_moves", INT, "of these, units with a holder that had gone"),
         Column("least_moves", INT, "the fewest possible, as in `assignments`"),
         Column("revoked", INT, "units taken from members that stay"),
@@ -557,28 +557,28 @@ def lines_of(batch: pa.RecordBatch | pa.Table) -> Iterator[Line]:
     return map(Line._make, zip(*columns, strict=True))
 
 
-def tagged_schema(*tables: Table) -> pa.Schema:
-    """The schema of rows of several tables in one frame: the name of the table, and a column for each table's row."""
-    return pa.schema([("table", TEXT), *((table.name, struct_of(table)) for table in tables)])
+def wide_schema(*tables: Table) -> pa.Schema:
+    """The schema of rows of several tables in one frame: `fact`, the name of the table, and the columns of all."""
+    return pa.schema(
+        [("fact", TEXT), *{column.name: column.type_ for table in tables for column in table.columns}.items()]
+    )
 
 
-def tagged(rows: list[tuple[str, tuple[Any, ...]]], schema: pa.Schema) -> pa.Table:
+def wide(rows: list[tuple[str, tuple[Any, ...]]], schema: pa.Schema) -> pa.Table:
     """Rows of several tables, each with the name of its table, in one frame of this schema."""
-    places: dict[str, list[int]] = {}
-    for place, (name, _) in enumerate(rows):
-        places.setdefault(name, []).append(place)
-    arrays = [pa.array([name for name, _ in rows], TEXT)]
-    for field in list(schema)[1:]:
-        mine = places.get(field.name, [])
-        columns = zip(*(rows[place][1] for place in mine), strict=True) if mine else ([],) * field.type.num_fields
-        values = [pa.array(column, each.type) for column, each in zip(columns, field.type, strict=True)]
-        packed = pa.StructArray.from_arrays(values, fields=list(field.type))
-        indices: list[int | None] = [None] * len(rows)
-        for number, place in enumerate(mine):
-            indices[place] = number
-        arrays.append(packed.take(pa.array(indices, INT)))
-    return pa.Table.from_arrays(arrays, schema=schema)
+    by_table: dict[str, list[tuple[Any, ...]]] = {}
+    for name, values in rows:
+        by_table.setdefault(name, []).append(values)
+    frames = [schema.empty_table()]
+    for name, mine in by_table.items():
+        columns = (CURRENT if name == CURRENT.name else GOLD[name]).columns
+        arrays = {c.name: pa.array(each, c.type_) for c, each in zip(columns, zip(*mine, strict=True), strict=True)}
+        frames.append(pa.table({"fact": pa.array([name] * len(mine), TEXT), **arrays}))
+    return pa.concat_tables(frames, promote_options="default")
 
+
+FACTS = wide_schema(*(GOLD[name] for name in FOLDED))
+ADVICE = wide_schema(*(GOLD[name] for name in UNFOLDED))
 
 _SPARK_TYPES = {INT: "int", LONG: "bigint", DOUBLE: "double", YES: "boolean", TEXT: "string", TIME: "timestamp"}
 
