@@ -18,12 +18,12 @@ from typing import NamedTuple
 import platformdirs
 import pytest
 from deltalake import DeltaTable
+from pyarrow import compute
 
 from rota.cli.exits import Exit
 from rota.cli.main import main
 from rota.pipeline import java
-from rota.pipeline.failures import JarsMissing
-from rota.pipeline.java import delta_jars
+from rota.pipeline.tables import FOLDED
 from tests.pipeline.journals import simulated, sqlite_store
 from tests.pipeline.replaying import closed_rows
 from tests.support.postgres import PostgresServer
@@ -138,28 +138,29 @@ def test_a_login_without_rights_gets_the_names_of_those(
     assert not (tmp_path / "lake").exists()
 
 
-def test_jars_that_cannot_be_fetched_are_named_with_a_way_out(
-    pipeline: Run, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "name the settings of your own repository in ROTA_IVY_SETTINGS"), ("no jar", "is not the jar that")],
+)
+def test_jars_come_from_the_repository_of_the_settings_and_are_checked(
+    pipeline: Run, store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str | None, says: str
 ) -> None:
+    pattern = tmp_path / "[artifact]-[revision].[ext]"
+    for name in java._JARS if content else ():
+        (tmp_path / f"{name}-{java._DELTA}.jar").write_text(content or "")
+    settings = tmp_path / "ivysettings.xml"
+    settings.write_text(
+        '<ivysettings><settings defaultResolver="own"/><resolvers><filesystem name="own">'
+        f'<artifact pattern="{pattern}"/></filesystem></resolvers></ivysettings>'
+    )
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda _name: tmp_path / "cache")
-    monkeypatch.setenv("ROTA_MAVEN_REPOSITORY", "http://127.0.0.1:1")
+    monkeypatch.setenv(java.SETTINGS, str(settings))
 
     done = pipeline("run", "--store", store)
 
     assert done.exit_code == Exit.ERROR
-    assert "ROTA_MAVEN_REPOSITORY" in done.err
+    assert says in done.err
     assert done.err.count("\n") == 1
-
-
-def test_a_jar_with_another_checksum_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    [name, *_] = java._JARS
-    fake = tmp_path / "io" / "delta" / name / java._DELTA / f"{name}-{java._DELTA}.jar"
-    fake.parent.mkdir(parents=True)
-    fake.write_bytes(b"not the jar")
-    monkeypatch.setenv("ROTA_MAVEN_REPOSITORY", tmp_path.as_uri())
-
-    with pytest.raises(JarsMissing, match="is not the jar that this release was tested with"):
-        delta_jars(tmp_path / "cache")
 
 
 @pytest.mark.slow
@@ -183,11 +184,12 @@ def test_a_killed_run_is_finished_by_the_next(store: str, tmp_path: Path) -> Non
         first.kill()
     subprocess.run(command, check=True, timeout=500)
 
-    rows = {table: DeltaTable(tmp_path / "lake" / "gold" / table).to_pyarrow_dataset() for table in ("rebalances",)}
+    facts = DeltaTable(tmp_path / "lake" / "gold" / "facts").to_pyarrow_dataset()
     lines = DeltaTable(tmp_path / "lake" / "bronze" / "lines").to_pyarrow_dataset()
     assert first.returncode == -signal.SIGKILL
     assert lines.count_rows() == len(simulated(1))
-    assert rows["rebalances"].count_rows() == closed_rows(simulated(1))["rebalances"].total()
+    rows = {name: facts.count_rows(filter=compute.field("fact") == name) for name in FOLDED}
+    assert rows == {name: each.total() for name, each in closed_rows(simulated(1)).items()}
     assert (tmp_path / "report" / "index.html").is_file()
 
 

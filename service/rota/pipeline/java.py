@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import subprocess
-import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,7 +93,8 @@ exec "{program}" "${{kept[@]}}"
 
 # --- the jars of Delta Lake -------------------------------------------------------------------------------
 
-REPOSITORY = "https://repo1.maven.org/maven2"
+SETTINGS = "ROTA_IVY_SETTINGS"
+"""The variable with the path of an `ivysettings.xml`, for machines that fetch jars from a repository of their own."""
 _DELTA = "4.4.0"
 _JARS = {
     "delta-spark_4.2_2.13": "27d4fd8b1f879535c573ed1c718177d6a27f24d3e626ba02e216369725721ead",
@@ -108,30 +108,58 @@ _JARS = {
 
 def delta_jars(cache: Path) -> list[Path]:
     """The jars of Delta Lake, fetched once into the cache; `JarsMissing` if one cannot be fetched."""
-    return [_jar(cache / "jars", name, digest) for name, digest in _JARS.items()]
+    jars = {cache / "jars" / f"{name}-{_DELTA}.jar": digest for name, digest in _JARS.items()}
+    if not all(map(_is_tested, jars, jars.values())):
+        printed = _fetch(cache)
+        for path, digest in jars.items():
+            if not path.is_file():
+                raise JarsMissing(
+                    f"Delta's jars cannot be fetched ({_reason(printed)}): name the settings of your own repository in "
+                    f"{SETTINGS}, as for spark.jars.ivySettings, or put {path.name} into {path.parent}"
+                )
+            if not _is_tested(path, digest):
+                raise JarsMissing(
+                    f"{path} is not the jar that this release was tested with: its SHA-256 is not {digest}"
+                )
+    return list(jars)
 
 
-def _jar(folder: Path, name: str, digest: str) -> Path:
-    path = folder / f"{name}-{_DELTA}.jar"
-    if path.is_file() and _digest(path.read_bytes()) == digest:
-        return path
-    url = f"{os.environ.get('ROTA_MAVEN_REPOSITORY') or REPOSITORY}/io/delta/{name}/{_DELTA}/{path.name}"
-    try:
-        with urllib.request.urlopen(url, timeout=60) as answer:
-            content = answer.read()
-    except (OSError, ValueError) as error:
-        raise JarsMissing(
-            f"Delta's jar cannot be fetched from {url} ({error}): name a mirror of Maven Central in "
-            f"ROTA_MAVEN_REPOSITORY, or put {path.name} into {folder}"
-        ) from error
-    if _digest(content) != digest:
-        raise JarsMissing(f"{url} is not the jar that this release was tested with: its SHA-256 is {_digest(content)}")
-    folder.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_bytes(content)
-    beside.replace(path)
-    return path
+def _fetch(cache: Path) -> str:
+    """Let Ivy, which Spark brings, copy the jars into the cache; returns the output of Ivy."""
+    import pyspark
+
+    [ivy] = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
+    each = (
+        f'<dependency org="io.delta" name="{name}" rev="{_DELTA}" transitive="false" conf="*->default"/>'
+        for name in _JARS
+    )
+    module = cache / "delta.xml"
+    cache.mkdir(parents=True, exist_ok=True)
+    module.write_text(
+        '<ivy-module version="2.0"><info organisation="rota" module="pipeline"/>'
+        f"<dependencies>{''.join(each)}</dependencies></ivy-module>"
+    )
+    command: list[str | Path] = [
+        find_java(cache).home / "bin" / "java",
+        "-cp",
+        ivy,
+        "org.apache.ivy.Main",
+        "-cache",
+        cache / "ivy",
+    ]
+    command += ["-ivy", module, "-retrieve", cache / "jars" / "[artifact]-[revision].[ext]", "-types", "jar"]
+    if settings := os.environ.get(SETTINGS):
+        command += ["-settings", settings]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.stdout + done.stderr
 
 
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+def _reason(printed: str) -> str:
+    """The line of Ivy's output that says most."""
+    lines = [line.strip(": \t") for line in printed.splitlines() if line.strip(": \t=")]
+    said = [line for line in lines if "Exception" in line or "not found" in line or "not exist" in line]
+    return (said or lines or ["Ivy gave no reason"])[0 if said else -1]
+
+
+def _is_tested(path: Path, digest: str) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == digest
