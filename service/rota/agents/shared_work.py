@@ -8,7 +8,7 @@ from typing import Any
 
 from rota.client import Client, ConnectWorker, Consumer
 from rota.client.options import RETURN_DELAY_S
-from rota.core.types.topic_regex import topic_regex
+from rota.core.types.topics import topic_regex
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,8 +29,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rota.core.group.assignment import AssignmentJob
-from rota.core.group.journal import lines_of
-from rota.core.group.records import Entry, MemberEnd, ShardAcquired, ShardReleased, settles
+from rota.core.group.records import Entry, MemberEnd, ShardAcquired, ShardReleased, lines_of, settles
 from rota.core.group.rows import ShardImage, SideCommit
 from rota.core.group.sessions import MemberName
 from rota.core.group.shard import Lost, Shard
