@@ -8,7 +8,7 @@ import logging
 import pytest
 
 from rota.server.observability.logs import JsonFormatter, TextFormatter
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 
 SENT = "x\n12:00:00.000 error rota: made up \x1b[2J"
 UNPRINTABLE = "".join(

@@ -15,7 +15,7 @@ from axe_playwright_python.async_playwright import Axe
 from markdown_it import MarkdownIt
 
 from rota.pipeline.pages import Bars, Chart, Link, Page, Section, group_link
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 from tests.support.browser import open_browser
 
 GROUP = group_link("default", "orders <b>&</b>")

@@ -13,7 +13,7 @@ from rota.cli.options import Group, Member, Reason, Yes, a_number, confirm
 from rota.cli.output import print_notice
 from rota.cli.times import milliseconds, until
 from rota.protocol.ids import check_group_id
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 
 if TYPE_CHECKING:
     from rota.cli.calls import Server

@@ -17,8 +17,7 @@ from rota.cli.output import Output, as_line, print_notice
 from rota.cli.times import since_ms
 from rota.protocol.defaults import RECONNECT_TIMEOUT_MS, STREAM_SILENCE_MS
 from rota.protocol.errors import ErrorCode
-from rota.server.observability.printable import printable
-from rota.server.observability.timeline import how_it_ended, timeline_line
+from rota.server.observability.timeline import how_it_ended, printable, timeline_line
 
 if TYPE_CHECKING:
     from rota.cli.calls import Server

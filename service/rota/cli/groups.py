@@ -23,7 +23,7 @@ from rota.cli.times import ago
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.fencing_token import takeover_of
 from rota.protocol.wording import count
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 from rota.server.observability.timeline import why as because
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def _run() -> int:
         print(f"rota: {missing}", file=sys.stderr)
         return 1
     from rota.cli.exits import CommandFailed
-    from rota.server.observability.printable import printable
+    from rota.server.observability.timeline import printable
 
     exit_code = 0
     try:

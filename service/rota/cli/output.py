@@ -15,7 +15,7 @@ from typing import Any
 from rich.cells import cell_len, set_cell_size
 
 from rota.protocol.limits import MAX_SAFE_INTEGER
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 
 Item = Mapping[str, Any]
 

@@ -14,7 +14,7 @@ from rota.cli.options import ChosenFormat, a_number, at_server
 from rota.cli.output import Output, print_items
 from rota.protocol.troubles import harm
 from rota.protocol.wording import duration
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -183,10 +183,6 @@ class Screen:
         """Write other output than a line of the log."""
         self._console.print(what)
 
-    def mark(self, mark: str, style: str, text: str) -> None:
-        """Write a line that starts with a mark."""
-        self._console.print(Text.assemble("  ", (mark, style), f"  {text}"))
-
     @contextmanager
     def live(self, board: Board) -> Iterator[None]:
         """Show the table of partitions below the log during the block."""

@@ -14,17 +14,20 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from rich.text import Text
 
 from rota.client import Client, connect
+from rota.client.transports import HttpTransport
 from rota.demo.board import Board, BoardLine, Screen, partition_table, with_names
-from rota.demo.checks import Check, check_loss, check_work
 from rota.demo.children import Child, ChildFailed, Children
-from rota.demo.results import Results
-from rota.demo.work import Work, default_work
+from rota.demo.results import Fenced, Results
+from rota.demo.work import TOPIC, Work, default_work
 from rota.protocol.defaults import DEMO_SESSION_TIMEOUT_MS
+from rota.protocol.messages import CommitOffsets, OffsetToCommit
 from rota.server.observability.timeline import timeline_line
 
 _LOOK_INTERVAL_S = 0.2
+_COMMIT_TIMEOUT_MS = 5_000
 _SILENCE_S = 60.0
 """Time without an event after which the demo fails."""
 
@@ -59,6 +62,14 @@ async def _until_terminated(demo: Coroutine[Any, Any, bool]) -> bool:
     return await running
 
 
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A claim, and whether it is true. Each is checked at its source: results, offsets, journal, coordinator."""
+
+    claim: str
+    holds: bool
+
+
 class _Demo:
     """One run."""
 
@@ -79,7 +90,7 @@ class _Demo:
             workers = self._start_workers(url)
             async with connect(url, self._options.namespace) as client:
                 await self._until_complete(client, workers)
-                checks = await check_work(self._work, results, expected_words, self._group_id, client)
+                checks = await self._check_work(results, expected_words, client)
                 checks += await self._check_loss(results, url)
         self._conclude(checks)
         return all(check.holds for check in checks)
@@ -172,14 +183,61 @@ class _Demo:
 
     # --- the end ------------------------------------------------------------------------------
 
+    async def _check_work(self, results: Results, expected_words: int, client: Client) -> list[Check]:
+        """Check that all files are counted once, and that the offsets agree."""
+        work, (files, words) = self._work, results.totals()
+        offsets = {one.partition: one.offset for one in await client.offsets(self._group_id) if one.topic == TOPIC}
+        ends = {number: work.end(number) for number in range(len(work.partitions)) if work.end(number)}
+        by_worker = ", ".join(f"{count} by {worker}" for worker, count in results.by_worker().items())
+        counted = f"{words} counted by the workers, {expected_words} counted directly"
+        return [
+            Check(f"every file was counted exactly once: {files} of {work.total} ({by_worker})", files == work.total),
+            Check(f"the words agree: {counted}", words == expected_words),
+            Check(f"all {len(ends)} offsets are at their ends", offsets == ends),
+        ]
+
     async def _check_loss(self, results: Results, url: str) -> list[Check]:
+        """Check that the killed worker's partitions continued, and that no write in its name was or is accepted after
+        its fence: neither in the journal, nor the writes that it would make if it were only paused.
+        """
         if not self._options.kill:
             return []
         loss = self._board.loss
         if loss is None:
             return [Check("a worker was killed (there was too little work for that: raise --rounds)", holds=False)]
-        options = self._options
-        return await check_loss(loss, self._board, results, url, options.namespace, self._group_id)
+        partition = min(loss.unfinished, default=0)
+        end = self._work.end(partition)
+        offsets = (OffsetToCommit(TOPIC, partition, end + 1),)
+        names = (self._options.namespace, self._group_id)
+        transport = HttpTransport([url])
+        try:
+            request = CommitOffsets(*names, loss.generation_id, offsets, loss.member_id)
+            reply = (await transport.send(request, timeout_ms=_COMMIT_TIMEOUT_MS)).reply
+        finally:
+            await transport.close()
+        by_fence = "a result in its name is rejected by the fence"
+        try:
+            results.add(partition, end, "", 1, loss.worker, loss.generation_id)
+            last = Check(by_fence, holds=False)
+        except Fenced as fenced:
+            last = Check(f"{by_fence}: {fenced}", holds=True)
+        return [
+            Check(f"{loss.worker} was killed in the middle of its work", bool(loss.unfinished)),
+            Check(
+                f"others had its {len(loss.unfinished)} unfinished partitions "
+                f"{loss.handed_over or 0:.1f} s after the kill, and finished them",
+                loss.handed_over is not None and loss.taken_over.keys() == loss.unfinished.keys(),
+            ),
+            Check(
+                f"the journal has no commit of {loss.worker} after it was removed",
+                loss.expired_revision is not None and not loss.late_commits,
+            ),
+            Check(
+                f"a commit in its name is rejected by the coordinator: {reply.error}",
+                reply.error in ("UNKNOWN_MEMBER_ID", "ILLEGAL_GENERATION"),
+            ),
+            last,
+        ]
 
     def _conclude(self, checks: list[Check]) -> None:
         screen = self._screen
@@ -193,7 +251,7 @@ class _Demo:
         screen.show("\nChecks:")
         for check in checks:
             mark, style = ("ok    ", "green") if check.holds else ("FAILED", "bold red")
-            screen.mark(mark, style, check.claim)
+            screen.show(Text.assemble("  ", (mark, style), f"  {check.claim}"))
 
     def _say(self, text: str, style: str = "") -> None:
         self._screen.say(BoardLine(text, style))

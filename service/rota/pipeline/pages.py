@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 
 
 class Link(NamedTuple):

@@ -32,7 +32,7 @@ from rota.server.http.origins import UNPROVEN, OriginCheck, explain
 from rota.server.http.rendered import HttpRefusal, Rendered, render_failure, render_problem, render_rejection
 from rota.server.http.streams import HEAD_ALONE, Event, JournalReply
 from rota.server.observability.metrics import Metrics
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 from rota.server.ports import ServedCoordinator
 
 _MOST_QUOTED = 200

@@ -10,7 +10,7 @@ from starlette.types import Scope
 
 from rota.core.access.browsers import REFUSED, Provenance, Site, Verdict
 from rota.server.http.probes import PROBES
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 
 LOG_EVERY_S = 10.0
 _MOST_QUOTED = 100

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, TextIO
 
-from rota.server.observability.printable import printable
+from rota.server.observability.timeline import printable
 
 LogFormat = Literal["text", "json"]
 

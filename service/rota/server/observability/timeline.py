@@ -130,3 +130,13 @@ def _sentence_of_data(kind: str, payload: Mapping[str, Any]) -> str:
             return f"{payload['replica_id']} {kind.removeprefix('shard_')} the shard, epoch {payload['epoch']}"
         case _:
             return kind
+
+
+def printable(text: str) -> str:
+    r"""Return the text on one line, with unprintable characters as escapes, such as `\n` or `\x1b`.
+
+    A reason is free text. It must not start a new line or control a terminal.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
