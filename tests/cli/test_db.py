@@ -111,14 +111,6 @@ def test_a_store_is_made_checked_and_verified(rota: Rota, tmp_path: Path) -> Non
     assert (verified.exit_code, verified.out.splitlines()[0]) == (0, "shards:       0")
 
 
-def test_a_file_that_is_no_store_is_refused(rota: Rota, tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("not a database, but long enough to be looked at " * 20)
-
-    refused = rota("db", "verify", "--store", f"sqlite:///{tmp_path / 'notes.txt'}")
-
-    assert (refused.exit_code, len(refused.err.splitlines())) == (1, 1)
-
-
 def test_a_store_in_use_is_not_upgraded(rota: Rota) -> None:
     refused = rota("db", "upgrade", "--store", rota.store_url)
 

@@ -126,11 +126,3 @@ def test_copies_that_fence_each_other_show_in_all_commands(rota: Rota) -> None:
     assert not checks["groups"]["ok"]
     assert checks["groups"]["found"].startswith("1 of 1 group in trouble: indexers: pay-1 was taken over 3 times")
     assert checks["groups"]["found"].endswith(f" indexers --since 10m --namespace {rota.namespace}")
-
-
-def test_doctor_says_that_nobody_answers_and_what_to_do(rota: Rota) -> None:
-    done = rota("--url", "http://127.0.0.1:9", "doctor")
-
-    assert done.exit_code == 1
-    assert "`rota serve` starts one" in done.out
-    assert done.err == "rota: failed checks: server\n"

@@ -10,13 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate
 import pytest
 import yaml
 from typer.testing import CliRunner
 
 from rota.cli.commands import app
-from rota.protocol.limits import Limits
 from tests.deploy.kubernetes import (
     CERTIFICATES,
     CHART,
@@ -39,7 +37,6 @@ from tests.deploy.kubernetes import (
 
 pytestmark = pytest.mark.thorough
 
-VERSIONS = list(dict.fromkeys(kubernetes_validate.utils.all_versions()))
 VALUES = yaml.safe_load((CHART / "values.yaml").read_text())
 STORE = {"store": {"existingSecret": "rota"}, "peer": {"existingSecret": "rota"}, "access": {"allowAnonymous": True}}
 RULES = {"access": {"allowAnonymous": False, "rules": "[[rules]]"}}
@@ -61,16 +58,6 @@ def test_oldest_and_newest_kubernetes_accept_the_charts_output(case: Path) -> No
         assert [problem for one in manifests for problem in problems(one, version)] == []
 
 
-@pytest.mark.slow
-@by_case
-@pytest.mark.parametrize("version", VERSIONS)
-def test_every_kubernetes_takes_what_both_helms_render(case: Path, version: str) -> None:
-    manifests = render(case, version=version, major="4")
-
-    assert [problem for one in manifests for problem in problems(one, version)] == []
-    assert manifests == render(case, version=version, major="3")
-
-
 def test_a_wrong_field_is_found_in_kubernetes_objects() -> None:
     manifests = render(EVERYTHING)
     deployment, monitor = copy.deepcopy(find(manifests, "Deployment")), copy.deepcopy(find(manifests, "ServiceMonitor"))
@@ -83,13 +70,6 @@ def test_a_wrong_field_is_found_in_kubernetes_objects() -> None:
 
 def test_the_schema_knows_exactly_the_values_there_are() -> None:
     assert set(_properties(SCHEMA)) - {"enabled"} == set(_keys(VALUES, SCHEMA))
-
-
-def test_the_limits_of_the_cases_are_limits_of_the_protocol() -> None:
-    limits = yaml.safe_load(EVERYTHING.read_text())["server"]["limits"]
-
-    assert limits
-    assert limits.keys() <= Limits.__dataclass_fields__.keys()
 
 
 @pytest.mark.parametrize(

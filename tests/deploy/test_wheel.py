@@ -102,13 +102,6 @@ def test_the_sdist_makes_the_same_wheel(wheel: Path, tmp_path: Path, monkeypatch
         }
 
 
-def test_the_command_names_its_extra_in_a_light_install(installed: Path) -> None:
-    ran = python(installed, "-m", "rota", "groups", "list")
-
-    assert (ran.returncode, ran.stdout) == (1, "")
-    assert ran.stderr == "rota: this command needs the extra `cli` (typer is missing): pip install 'rota[cli]'\n"
-
-
 def test_the_wheel_has_its_types_migrations_and_licences(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())

@@ -46,13 +46,6 @@ def test_every_command_does_what_the_text_says(reader: Reader) -> None:
     assert acting.stderr.splitlines()[-1] == "group renderers is deleted"
 
 
-def test_its_pictures_are_there_and_small() -> None:
-    pictures = [DOCS / "how-to" / found for found in re.findall(r"!\[[^]]+\]\(([^)]+)\)", PAGE)]
-
-    assert len(pictures) >= 2
-    assert [picture.name for picture in pictures if picture.stat().st_size > 250_000] == []
-
-
 def test_it_says_what_every_action_does() -> None:
     rows = re.findall(r"^\| ([a-z ]+) \|", PAGE, re.MULTILINE)
 

@@ -59,7 +59,7 @@ def _holder(url: str, folder: Path) -> tuple[str, int]:
     script = SCRIPT.replace(DOCUMENTED_URL, url) + '\necho "HOLDER $member $token"\n'
     environment = {**os.environ, "PATH": f"{put_curl_on_path(folder)}:{os.environ['PATH']}"}
     ran = subprocess.run(
-        ["bash", "-euc", script], env=environment, capture_output=True, text=True, timeout=30, check=True
+        ["bash", "-euc", script], env=environment, capture_output=True, text=True, timeout=120, check=True
     )
     found = re.search(r"HOLDER (\S+) (\d+)", ran.stdout)
     assert found is not None, ran.stdout

@@ -8,7 +8,6 @@ import logging
 import pytest
 
 from rota.server.observability.logs import JsonFormatter, TextFormatter
-from rota.server.observability.timeline import printable
 
 SENT = "x\n12:00:00.000 error rota: made up \x1b[2J"
 UNPRINTABLE = "".join(
@@ -26,13 +25,6 @@ def test_what_somebody_sent_cannot_begin_a_line(field: str) -> None:
     assert r"x\n12:00:00.000 error rota: made up \x1b[2J" in text
     assert document.isprintable()
     assert SENT in json.loads(document).values()
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"), [("as it is, ü", "as it is, ü"), ("a\tb\r\n", r"a\tb\r\n"), ("\x9b\u202e", r"\x9b\u202e")]
-)
-def test_what_is_not_printable_is_shown_as_an_escape(text: str, shown: str) -> None:
-    assert printable(text) == shown
 
 
 def test_an_error_with_a_callers_text_cannot_begin_a_line() -> None:

@@ -9,7 +9,6 @@ import resource
 import signal
 from collections.abc import Iterable
 from contextlib import AsyncExitStack
-from pathlib import Path
 
 import httpx
 import psutil
@@ -230,12 +229,6 @@ def test_workers_share_http_grpc_and_probes_and_admit_no_other(
     assert_refuses(same_probes, f"cannot listen on http://127.0.0.1:{probes}: Address already in use")
     assert_refuses(same_grpc, f"cannot listen on grpc://127.0.0.1:{grpc}: .*Address already in use")
     assert serving.terminate() == 0
-
-
-def test_an_embedded_store_has_one_worker(processes: Processes, tmp_path: Path) -> None:
-    refusing = serve(processes, f"sqlite:///{tmp_path / 'rota.db'}", free_port(), "--workers", "2")
-
-    assert_refuses(refusing, "more than one worker needs a store in Postgres")
 
 
 def assert_refuses(process: Process, reason: str) -> None:
