@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -17,7 +17,6 @@ from rota.cli.members import (
     ConfigOffset,
     Connector,
     Except,
-    MemberNames,
     NoPreempt,
     PreemptAfter,
     Priority,
@@ -27,11 +26,12 @@ from rota.cli.members import (
     run_member,
     shared_work_of,
 )
-from rota.cli.options import Namespace, Url, a_number, shared, usage
+from rota.cli.options import Namespace, Shared, Url, a_number, shared, usage
 from rota.cli.times import milliseconds
 from rota.protocol.defaults import RETURN_DELAY_MS, SESSION_TIMEOUT_MS, STOP_DRAIN_MS
 
 if TYPE_CHECKING:
+    from rota.agents.exec.lead import LeadOptions
     from rota.agents.exec.stopping import StopTimes
 
 Command = Annotated[
@@ -152,9 +152,7 @@ def lead(
     leadership ends.
     """
     from rota.agents.exec.lead import LeadOptions
-    from rota.agents.exec.lead import lead as run_lead
 
-    options = shared(context, url, namespace)
     chosen = LeadOptions(
         command,
         _times(session_timeout_ms, grace_ms),
@@ -168,9 +166,7 @@ def lead(
         once_per=_period(once_per, at_most_once),
         at_most_once=at_most_once,
     )
-    names = MemberNames(name, instance_id=instance_id)
-    running = partial(run_lead, name=name, options=chosen)
-    raise typer.Exit(run_member(options, names, running, pass_env, quiet=quiet, retry_refusals=again))
+    _campaign(shared(context, url, namespace), name, chosen, pass_env, quiet=quiet)
 
 
 def hold(
@@ -212,9 +208,8 @@ def hold(
     The command also finds ROTA_PERMIT, the number of its permit from 0 on, and in ROTA_FENCING_TOKEN its token, which
     is greater than all earlier tokens of this permit.
     """
-    from rota.agents.exec.lead import LeadOptions, lead
+    from rota.agents.exec.lead import LeadOptions
 
-    options = shared(context, url, namespace)
     chosen = LeadOptions(
         command,
         _times(session_timeout_ms, grace_ms),
@@ -225,9 +220,17 @@ def hold(
         permits=permits,
         drain_timeout=drain_ms / 1000,
     )
-    names = MemberNames(name, instance_id=instance_id)
-    running = partial(lead, name=name, options=chosen)
-    raise typer.Exit(run_member(options, names, running, pass_env, quiet=quiet, retry_refusals=again))
+    _campaign(shared(context, url, namespace), name, chosen, pass_env, quiet=quiet)
+
+
+def _campaign(address: Shared, name: str, options: LeadOptions, pass_env: list[str] | None, *, quiet: bool) -> NoReturn:
+    """Run the command of `rota lead` or `rota hold`, and end with its exit code."""
+    from rota.agents.exec.lead import lead as run_lead
+
+    running = partial(run_lead, name=name, options=options)
+    instance_id, again = options.group_instance_id, options.again
+    done = run_member(address, name, running, pass_env, instance_id=instance_id, quiet=quiet, retry_refusals=again)
+    raise typer.Exit(done)
 
 
 def work(
@@ -279,11 +282,11 @@ def work(
     from rota.agents.exec.work import WorkOptions
     from rota.agents.exec.work import work as run_work
 
-    options = shared(context, url, namespace)
     times = _times(session_timeout_ms, grace_ms)
-    names = MemberNames(group, topic or (), strategy, instance_id, topic_regex, connector or (), topics_except or ())
     chosen = WorkOptions(command, times, to_share, session_timeout_ms / 1000, drain_ms / 1000, wait, instance_id)
-    raise typer.Exit(run_member(options, names, lambda client: run_work(client, group, chosen), pass_env, quiet=quiet))
+    running = partial(run_work, group_id=group, options=chosen)
+    address = shared(context, url, namespace)
+    raise typer.Exit(run_member(address, group, running, pass_env, instance_id=instance_id, quiet=quiet))
 
 
 def _times(session_timeout_ms: int, grace_ms: int | None) -> StopTimes:

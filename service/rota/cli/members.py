@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -57,39 +56,6 @@ _LOG_FORMAT = "rota: %(message)s"
 _MAX_OFFSET = 2**63 - 1
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class MemberNames:
-    """A member's names. An invalid name can never work, so it is rejected before anything starts."""
-
-    group: str
-    topics: Sequence[str] = ()
-    strategy: str | None = None
-    instance_id: str | None = None
-    topic_regex: str | None = None
-    connectors: Sequence[str] = ()
-    topics_except: Sequence[str] = ()
-
-    def check(self) -> None:
-        """Raise `RejectedRequest` or `CommandFailed` if a name is invalid."""
-        from rota.client.consumer_protocol import TopicRole
-        from rota.core.types.topics import PATTERN_END, topic_regex
-
-        check_group_id(self.group)
-        for topic in self.topics:
-            check_topic(topic)
-        for name in (*self.connectors, *self.topics_except):
-            if name != PATTERN_END:
-                check_topic(name.removesuffix(PATTERN_END))
-        if self.topic_regex is not None:
-            with usage():
-                topic_regex(self.topic_regex)
-        if self.instance_id is not None:
-            check_instance_id(self.instance_id)
-        if self.strategy is not None and not self.connectors:
-            with usage():
-                TopicRole((self.strategy,), tuple(self.topics), {})
 
 
 TopicRegex = Annotated[
@@ -167,7 +133,11 @@ def shared_work_of(
     topics_except: Sequence[str] | None,
     scheduled_rebalance_max_delay_ms: int,
 ) -> SharedWork:
-    """Return the shared work. Raise `CommandFailed` unless exactly one option names it, and the others match."""
+    """Return the shared work.
+
+    Raise `CommandFailed` unless exactly one option names it, and the others match; `RejectedRequest` for a wrong name.
+    An invalid name can never work, so it is rejected before anything starts.
+    """
     if bool(topics) + bool(topic_regex) + bool(connectors) != 1:
         raise CommandFailed("one of --topic TOPIC, --topic-regex REGEX and --connector NAME", Exit.USAGE)
     if topics_except and not topic_regex:
@@ -177,16 +147,26 @@ def shared_work_of(
     if config_offset_file is not None and not connectors:
         raise CommandFailed("--config-offset-file goes with --connector", Exit.USAGE)
     from rota.agents.shared_work import SharedWork
+    from rota.client.consumer_protocol import TopicRole
+    from rota.core.types.topic_regex import topic_regex as compiled
+    from rota.core.types.wanted_topics import PATTERN_END
 
+    names, patterns, excepted = tuple(topics or ()), tuple(connectors or ()), tuple(topics_except or ())
+    for name in (*names, *(each.removesuffix(PATTERN_END) for each in (*patterns, *excepted) if each != PATTERN_END)):
+        check_topic(name)
     with usage():
+        if topic_regex:
+            compiled(topic_regex)
+        if not connectors:
+            TopicRole((strategy,), names, {})
         config_offset = None if config_offset_file is None else ConfigOffsetFile(config_offset_file)
     return SharedWork(
-        tuple(topics or ()),
+        names,
         strategy,
         topic_regex or "",
         topics_debounce_ms / 1000,
-        tuple(topics_except or ()),
-        tuple(connectors or ()),
+        excepted,
+        patterns,
         config_offset,
         scheduled_rebalance_max_delay_ms / 1000,
     )
@@ -194,10 +174,11 @@ def shared_work_of(
 
 def run_member(
     options: Shared,
-    names: MemberNames,
+    group: str,
     running: Callable[[Client], Awaitable[Outcome]],
     pass_env: Collection[str] | None,
     *,
+    instance_id: str | None = None,
     client_id: str | None = None,
     quiet: bool = False,
     retry_refusals: bool = False,
@@ -211,7 +192,9 @@ def run_member(
     from rota.client import connect
 
     check_connection(options)
-    names.check()
+    check_group_id(group)
+    if instance_id is not None:
+        check_instance_id(instance_id)
     for name in set(SECRET_VARIABLES).difference(pass_env or ()):
         os.environ.pop(name, None)
     os.environ.update(ROTA_URL=options.url, ROTA_NAMESPACE=options.namespace)

@@ -8,7 +8,7 @@ import shutil
 import socket
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,7 +22,6 @@ from rota.cli.members import (
     ConfigOffset,
     Connector,
     Except,
-    MemberNames,
     NoPreempt,
     PreemptAfter,
     Priority,
@@ -196,9 +195,6 @@ def sidecar(
 
     group = lead if work is None else work
     assert group is not None
-    names = MemberNames(
-        group, topic or (), strategy, instance_id, topic_regex or None, connector or (), topics_except or ()
-    )
     settings = SidecarSettings(
         group,
         _place(http),
@@ -223,10 +219,17 @@ def sidecar(
     from rota.agents.sidecar.listening import CannotListen
     from rota.agents.sidecar.serve import serve
 
-    options = shared(context, url, namespace)
+    options, running = shared(context, url, namespace), partial(serve, settings=settings)
     try:
-        running = partial(serve, settings=settings)
-        run_member(options, names, running, pass_env, client_id=settings.name, retry_refusals=True)
+        run_member(
+            options,
+            group,
+            running,
+            pass_env,
+            instance_id=instance_id,
+            client_id=settings.name,
+            retry_refusals=True,
+        )
     except CannotListen as error:
         raise CommandFailed(str(error)) from error
 
@@ -235,11 +238,10 @@ def _place(given: str) -> Address | Path:
     scheme, _, path = given.partition(":")
     if scheme != "unix":
         return _address(given)
-    return Path(path) if path and _in_a_folder(Path(path)) else _no_socket(given)
-
-
-def _no_socket(given: str) -> NoReturn:
-    raise CommandFailed(f"{given!r} is not unix:PATH", Exit.USAGE)
+    if not path:
+        raise CommandFailed(f"{given!r} is not unix:PATH", Exit.USAGE)
+    _in_a_folder(Path(path))
+    return Path(path)
 
 
 def _with_a_token(file: Path | None) -> Path | None:
