@@ -38,7 +38,7 @@ def page(title: str, *parts: str) -> str:
 # --- the command line ----------------------------------------------------------------------------
 
 
-_COMMON = 3
+_COMMON = 2
 """An option that so many commands have with the same meaning is described once, above them."""
 _ROOT = ("--url", "--namespace", "--output")
 """Options of `rota` itself, which may also follow the command."""
