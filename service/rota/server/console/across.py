@@ -22,14 +22,6 @@ _MOST_NAMESPACES = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A member in its group."""
-
-    described: Described
-    row: MemberRow
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
     """A group or topic with the searched name, in a namespace."""
 
@@ -55,12 +47,12 @@ async def members_page(asked: Asked) -> dict[str, Any]:
     described = await backend.describe_each(namespace, occupied[:MOST_DESCRIBED])
     now_ms = backend.now_ms()
     places = [
-        Place(each, member_row(each.group, member, now_ms))
+        (each.group, member_row(each.group, member, now_ms))
         for each in described.values()
         for member in each.group.members
     ]
-    chosen = [place for place in places if _is_like(place.row.member, search.lower())]
-    chosen.sort(key=lambda one: (one.row.member.host, one.row.member.client_id, one.described.group.group_id))
+    chosen = [(group, row) for group, row in places if _is_like(row.member, search.lower())]
+    chosen.sort(key=lambda one: (one[1].member.host, one[1].member.client_id, one[0].group_id))
     shown, links = asked.page(chosen, PAGE)
     return {
         "namespace": namespace,

@@ -64,7 +64,7 @@ class Console:
         guard: Guard | None = None,
     ) -> None:
         self._backend = Backend(behind(guard, coordinator), store)
-        self._entrance = Entrance.of(guard, store)
+        self._entrance = Entrance(guard, store)
         self._metrics = metrics
         self._draining = draining
         self._openapi = openapi

@@ -5,7 +5,6 @@ Also the restrictions on browsers, and the check that the user made a request, a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from urllib.parse import parse_qsl, urlsplit
 
 from starlette.requests import Request
@@ -41,16 +40,12 @@ PAGE_HEADERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Entrance:
     """Signs users in. Without a guard every user is accepted, and there is no sign-in."""
 
-    guard: Guard | None
-    sessions: Sessions | None
-
-    @classmethod
-    def of(cls, guard: Guard | None, store: ConsoleStore) -> Entrance:
-        return cls(guard, Sessions(store, guard) if guard is not None else None)
+    def __init__(self, guard: Guard | None, store: ConsoleStore) -> None:
+        self.guard = guard
+        self.sessions = None if guard is None else Sessions(store, guard)
 
     async def enter(self, http: Request) -> None:
         """Authenticate the request as the session's caller; an `Authorization` header has precedence.

@@ -27,29 +27,19 @@ class NamespaceCount:
     by_state: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Concern:
-    """A group in trouble."""
-
-    namespace: str
-    group: ListedGroup
-
-
 async def overview(asked: Asked, *, sees_server: bool) -> dict[str, Any]:
     """Return the template's values. Replicas are None for callers that may not read the server's metrics."""
     backend = asked.backend
     listed = await _listed(backend)
     counts = [_count(name, listing.groups) for name, listing in listed.items()]
-    totals: Counter[str] = Counter()
-    for each in counts:
-        totals.update(each.by_state)
+    totals = Counter(group.state for listing in listed.values() for group in listing.groups)
     ready, detail = backend.ready()
-    concerns = [Concern(name, group) for name, each in listed.items() for group in each.groups if group.troubles]
-    concerns.sort(key=lambda one: harm(one.group.troubles))
+    concerns = [(name, group) for name, each in listed.items() for group in each.groups if group.troubles]
+    concerns.sort(key=lambda one: harm(one[1].troubles))
     replicas = owners_by_replica(await backend.owners(), backend.shard_count) if sees_server else None
     return {
         "namespaces": counts,
-        "totals": {state: totals.get(state, 0) for state in STATES},
+        "totals": {state: totals[state] for state in STATES},
         "groups": sum(each.groups for each in counts),
         "members": sum(each.members for each in counts),
         "concerns": concerns[:_SHOWN],

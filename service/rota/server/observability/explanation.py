@@ -140,9 +140,9 @@ class _Explainer:
 
     def _assigning(self) -> tuple[str, list[Point]]:
         awaited = [member for member in self.group.members if member.awaited]
-        leader = next((member for member in awaited if member.member_id == self.group.leader_id), None)
+        leader = self._leading
         since = f"Generation {self.group.generation_id} has been waiting for its assignment for {self._in_state()}"
-        if leader is not None:
+        if leader is not None and leader.awaited:
             headline = f"{since}: {leader.member_id} leads, and has not assigned yet."
         elif awaited:
             headline = f"{since}: {listed([one.member_id for one in awaited])} did not request a share yet."
@@ -185,7 +185,7 @@ class _Explainer:
             last = next((one for one in reversed(self.story) if one.leader_id), None)
             led = f"{last.leader_id} led generation {last.generation_id}, the last one with members." if last else ""
             return [Point("leader", led)] if led else []
-        leader = next((member for member in group.members if member.member_id == group.leader_id), None)
+        leader = self._leading
         if leader is None:
             return [Point("leader", "There is no leader until the next generation names one.")]
         token = f"its fencing token is {leader.fencing_token}, of generation {group.generation_id}"
@@ -209,12 +209,16 @@ class _Explainer:
             )
         return points
 
+    @property
+    def _leading(self) -> DescribedMember | None:
+        return next((member for member in self.group.members if member.member_id == self.group.leader_id), None)
+
     def _succession(self) -> list[Point]:
         """Describe the planned successor of the leader, and the priorities."""
         if self.group.protocol_type != _LEADER or self.group.state != "Stable":
             return []
         ranks = {one.member_id: (one.metadata_decoded or {}).get("priority", 0) for one in self.group.members}
-        leader = next((one for one in self.group.members if one.member_id == self.group.leader_id), None)
+        leader = self._leading
         if leader is None or not any(ranks.values()):
             return []
         points = []
@@ -249,21 +253,17 @@ class _Explainer:
 
     def _last_rebalance(self) -> list[Point]:
         last = self.story[-1] if self.story else None
-        if self.group.state == "Empty":
-            return self._last_departure()
         because = why(self.group.rebalance_reason, self.group.rebalance_by)
         if not because:
             return []
+        if self.group.state == "Empty":
+            return [Point("because", f"The last member went: {because}.")]
         if last is None or last.started_at_ms is None or last.reason != self.group.rebalance_reason:
             return [Point("because", f"The last rebalance: {because}.")]
         took = "" if last.assigned_at_ms is None else f" It took {duration(last.took_ms or 0)}."
         failed = f" The leader could not assign: {last.failure}." if last.failure else ""
         ago = duration(self.now_ms - last.started_at_ms)
         return [Point("because", f"The last rebalance began {ago} ago: {because}.{took}{failed}")]
-
-    def _last_departure(self) -> list[Point]:
-        because = why(self.group.rebalance_reason, self.group.rebalance_by)
-        return [Point("because", f"The last member went: {because}.")] if because else []
 
     def _lately(self) -> list[Point]:
         """Count each recent change of the group: rebalances, resyncs and takeovers."""
