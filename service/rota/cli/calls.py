@@ -61,8 +61,9 @@ class RevisionOutOfRange(CommandFailed):
 class Server:
     """A server that is called over HTTP. Use as a context manager."""
 
-    def __init__(self, options: Shared) -> None:
+    def __init__(self, options: Shared, timeout_s: float = _TIMEOUT_S) -> None:
         self.namespace = options.namespace
+        self._timeout_s = timeout_s
         self.url = options.url.rstrip("/")
         check_connection(options)
         with usage():
@@ -71,7 +72,7 @@ class Server:
             # As in the SDK, a proxy of the environment is not used.
             self._http = httpx.Client(
                 base_url=self.url,
-                timeout=_TIMEOUT_S,
+                timeout=timeout_s,
                 trust_env=False,
                 headers=options.credentials.headers(),
                 verify=options.credentials.ssl_context(),
@@ -90,8 +91,8 @@ class Server:
         _check_names(request)
         with usage():
             target = encode_request(request)
-        timeout_s = _TIMEOUT_S + parks_for_ms(request) / 1000
-        document = self.exchange(target.method, target.path, target.query, target.body, timeout_s=timeout_s)
+        wait_s = parks_for_ms(request) / 1000
+        document = self.exchange(target.method, target.path, target.query, target.body, wait_s=wait_s)
         try:
             reply = decode_reply(REPLY_OF[type(request)], document).reply
         except MalformedReply as error:
@@ -106,16 +107,17 @@ class Server:
         query: tuple[tuple[str, str], ...] = (),
         body: dict[str, Any] | None = None,
         *,
-        timeout_s: float = _TIMEOUT_S,
+        wait_s: float = 0,
     ) -> dict[str, Any]:
-        """Return the JSON object of an answer."""
+        """Return the JSON object of an answer, which may be parked for `wait_s`."""
+        timeout_s = self._timeout_s + wait_s
         with self._reaching():
             response = self._http.request(method, path, params=list(query), json=body, timeout=timeout_s)
         return self._checked(response)
 
-    def namespaces(self, *, timeout_s: float = _TIMEOUT_S) -> list[str]:
+    def namespaces(self) -> list[str]:
         """Return the namespaces that the caller may read, by name."""
-        return [str(each) for each in self.exchange("GET", NAMESPACES, timeout_s=timeout_s).get("namespaces", ())]
+        return [str(each) for each in self.exchange("GET", NAMESPACES).get("namespaces", ())]
 
     def pages(self, request: AnyList, reply_type: type[AnyReply]) -> Iterator[AnyReply]:
         """Yield all pages of a list."""
@@ -154,7 +156,7 @@ class Server:
 
     def events(self, path: str, after: int) -> Iterator[dict[str, Any]]:
         """Yield the server-sent events of one endless response; fails when no ping came for `STREAM_SILENCE_MS`."""
-        silence = httpx.Timeout(_TIMEOUT_S, read=STREAM_SILENCE_MS / 1000)
+        silence = httpx.Timeout(self._timeout_s, read=STREAM_SILENCE_MS / 1000)
         with self._reaching(), self._http.stream("GET", path, params={"after": after}, timeout=silence) as response:
             if response.status_code != httpx.codes.OK:
                 response.read()
@@ -185,7 +187,7 @@ class Server:
                 from rota.client.errors import UnreachableKind
                 from rota.client.transports.causes import cause_of
 
-                cause = cause_of(error, self.url, int(_TIMEOUT_S * 1000))
+                cause = cause_of(error, self.url, int(self._timeout_s * 1000))
                 if cause.kind in (UnreachableKind.TLS, UnreachableKind.FOREIGN_ANSWER):
                     message = cause.detail
             raise CommandFailed(message, Exit.UNAVAILABLE) from error

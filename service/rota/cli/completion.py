@@ -19,68 +19,57 @@ _TIMEOUT_S = COMPLETION_TIMEOUT_MS / 1000
 
 def complete_group(context: typer.Context, incomplete: str) -> list[str]:
     """Return the ids of groups that start with the typed text."""
-    from rota.protocol.messages import ListGroups
+    from rota.protocol.messages import ListGroups, ListReply
 
-    found = _items(context, "groups", lambda namespace: ListGroups(namespace, after=incomplete))
-    return _fitting([str(group["group_id"]) for group in found], incomplete)
+    def ask(server: Server) -> list[str]:
+        page = server.call(ListGroups(server.namespace, after=incomplete), ListReply)
+        return [group.group_id for group in page.groups]
+
+    return _asked(context, incomplete, ask)
 
 
 def complete_member(context: typer.Context, incomplete: str) -> list[str]:
     """Return the member ids and instance ids of the group named earlier on the line."""
-    return _fitting([*_ids(context, "group_instance_id"), *_ids(context, "member_id")], incomplete)
+    return _asked(context, incomplete, lambda server: _members(server, context, "group_instance_id", "member_id"))
 
 
 def complete_member_id(context: typer.Context, incomplete: str) -> list[str]:
     """Return only the member ids of that group."""
-    return _fitting(_ids(context, "member_id"), incomplete)
+    return _asked(context, incomplete, lambda server: _members(server, context, "member_id"))
 
 
-def _ids(context: typer.Context, key: str) -> list[str]:
-    from rota.protocol.messages import DescribeGroup
+def _members(server: Server, context: typer.Context, *keys: str) -> list[str]:
+    from rota.protocol.messages import DescribeGroup, DescribeReply
 
-    group = context.params.get("group") or ""
-    found = _items(context, "members", lambda namespace: DescribeGroup(namespace, group))
-    return [str(member[key]) for member in found if member.get(key)]
+    group = server.call(DescribeGroup(server.namespace, context.params.get("group") or ""), DescribeReply)
+    return [name for key in keys for member in group.members if (name := getattr(member, key))]
 
 
 def complete_topic(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names of topics that start with the typed text."""
-    from rota.protocol.messages import ListTopics
+    from rota.protocol.messages import ListTopics, ListTopicsReply
 
-    found = _items(context, "topics", lambda namespace: ListTopics(namespace, incomplete))
-    return _fitting([str(topic["topic"]) for topic in found], incomplete)
+    def ask(server: Server) -> list[str]:
+        page = server.call(ListTopics(server.namespace, incomplete), ListTopicsReply)
+        return [topic.topic for topic in page.topics]
+
+    return _asked(context, incomplete, ask)
 
 
 def complete_namespace(context: typer.Context, incomplete: str) -> list[str]:
     """Return the namespaces that the caller may read and that start with the typed text."""
-    return _fitting(_asked(context, lambda server: server.namespaces(timeout_s=_TIMEOUT_S)), incomplete)
+    return _asked(context, incomplete, lambda server: server.namespaces())
 
 
-def _items(context: typer.Context, kind: str, request: Callable[[str], Any]) -> list[Any]:
-    """Return the server's answer to a request for this namespace; `kind` is the name of the list in it."""
-    from rota.protocol.wire.routes import encode_request
-
-    def ask(server: Server) -> list[Any]:
-        target = encode_request(request(server.namespace))
-        answer = server.exchange(target.method, target.path, target.query, timeout_s=_TIMEOUT_S)
-        return list(answer[kind])
-
-    return _asked(context, ask)
-
-
-def _asked(context: typer.Context, ask: Callable[[Server], list[Any]]) -> list[Any]:
-    """Return the names, or no names if anything fails: an error message would appear in the user's command line."""
+def _asked(context: typer.Context, incomplete: str, ask: Callable[[Server], list[str]]) -> list[str]:
+    """Return the fitting names, or no names if anything fails: an error would appear in the user's command line."""
     from rota.cli.calls import Server
 
     try:
-        with Server(_options(context)) as server:
-            return ask(server)
+        with Server(_options(context), _TIMEOUT_S) as server:
+            return [name for name in ask(server) if name.startswith(incomplete)][:_MOST]
     except Exception:
         return []
-
-
-def _fitting(names: list[str], incomplete: str) -> list[str]:
-    return [name for name in names if name.startswith(incomplete)][:_MOST]
 
 
 def _options(context: typer.Context) -> Shared:
