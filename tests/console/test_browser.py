@@ -21,7 +21,7 @@ from tests.support.processes import Processes
 pytestmark = [pytest.mark.thorough, pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
 # A busy machine is slow, and not wrong.
-expect.set_options(timeout=20_000)
+expect.set_options(timeout=60_000)
 Scheme = Literal["light", "dark"]
 SMALL, LARGE = (360, 740), (1180, 800)
 _WIDTH_BEYOND_THE_SCREEN = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
