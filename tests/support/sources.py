@@ -14,7 +14,6 @@ PACKAGE = ROOT / "service" / "rota"
 # The packages that decide. They take the time and all ids from outside, so that a seed reproduces what they did.
 PURE = ("core", "protocol")
 
-_CLOCKS_AND_RANDOMNESS = {"datetime", "random", "secrets", "time", "uuid"}
 # id() and hash() of a string differ from run to run; the others are input and output.
 _IMPURE_BUILTINS = {"hash", "id", "input", "open", "print"}
 _SET_TYPES = {"AbstractSet", "MutableSet", "Set", "frozenset", "set"}
@@ -41,11 +40,6 @@ class Source:
     def package(self) -> str:
         """The package below `rota` that it belongs to; its own name for a module directly in `rota`."""
         return self.name.partition("/")[0]
-
-    @property
-    def is_run(self) -> bool:
-        """Whether it is a program: it has a part for when it is run, with `python -m`."""
-        return any(isinstance(node, ast.If) and "__main__" in ast.unparse(node.test) for node in self.tree.body)
 
     def at(self, node: ast.AST) -> str:
         """Where a node stands, so that an editor finds it."""
@@ -78,33 +72,12 @@ def pure_sources() -> list[Source]:
     return [source for source in sources() if source.package in PURE]
 
 
-def uses_of_wait_for(tree: ast.Module) -> Iterator[ast.AST]:
-    """`asyncio.wait_for`, however it is imported."""
+def impure_calls(tree: ast.Module) -> Iterator[ast.AST]:
+    """Calls of built-ins that differ from run to run, or do input and output. The import linter forbids modules."""
     for node in ast.walk(tree):
         match node:
-            case ast.Attribute(value=ast.Name(id="asyncio"), attr="wait_for"):
-                yield node
-            case ast.ImportFrom(module="asyncio", names=names) if any(name.name == "wait_for" for name in names):
-                yield node
-
-
-def clocks_and_randomness(tree: ast.Module) -> Iterator[ast.AST]:
-    """Imports of clocks and sources of randomness, and calls of built-ins that differ from run to run or do I/O."""
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names) if any(
-                name.name.partition(".")[0] in _CLOCKS_AND_RANDOMNESS for name in names
-            ):
-                yield node
-            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] in _CLOCKS_AND_RANDOMNESS:
-                yield node
             case ast.Call(func=ast.Name(id=name)) if name in _IMPURE_BUILTINS:
                 yield node
-
-
-def prints(tree: ast.Module) -> Iterator[ast.AST]:
-    """Calls of `print`."""
-    return (node for node in ast.walk(tree) if isinstance(node, ast.Call) and _name(node.func) == "print")
 
 
 def functions_longer_than(lines: int, tree: ast.Module) -> Iterator[ast.AST]:
