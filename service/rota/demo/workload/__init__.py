@@ -1,1 +1,1 @@
-"""Journals of fleets that never were: the real core through days of virtual time, for tests, demos and benches."""
+"""Synthetic journals of fleets: the real core in days of virtual time, for tests, demos and benches."""

@@ -1,4 +1,4 @@
-"""What groups a fleet has: their sizes, strategies, habits and troubles, all drawn from one seed."""
+"""The groups of a fleet: sizes, strategies, rates of deployments and faults, all drawn from one seed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SECOND_MS, MINUTE_MS, HOUR_MS, DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class GroupPlan:
-    """One group's habits. An interval of 0 means never; intervals are means."""
+    """Parameters of one group. Intervals are means; 0 means never."""
 
     group_id: str
     strategy: str
@@ -24,13 +24,13 @@ class GroupPlan:
     deploy_every_ms: int
     crash_every_ms: int
     pause_every_ms: int
-    """A member is silent for longer than its session, and comes back as if nothing had been."""
+    """A member is silent for longer than its session, and continues afterwards."""
     scale_every_ms: int
-    """An autoscaler takes a member away and brings it back: some groups flap."""
+    """An autoscaler stops a member and starts it again: some groups flap."""
 
 
 def draw_group(number: int, seed: int) -> GroupPlan:
-    """The habits of a fleet's group. The same number and seed give the same group."""
+    """Draw the parameters of a group. The same number and seed give the same group."""
     rng = Random(f"{seed}/{number}")
     elects = rng.random() < 0.15
     members = rng.choice((2, 2, 3)) if elects else rng.choice((2, 3, 3, 4, 5, 6, 8, 12))

@@ -29,12 +29,12 @@ from rota.storage.store import SqlStore
 from rota.storage.urls import PostgresLocation, SqliteLocation, parse_store_url
 
 Report = Callable[[int, int, int], None]
-"""Hears how many shards of how many are done, and how many lines they have."""
+"""Is called with the number of finished shards, the number of all shards, and the number of lines so far."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which journal. It ends at `until_ms`, a wall clock's milliseconds; the same values give the same lines."""
+    """A requested journal. It ends at `until_ms` of the wall clock; the same values give the same lines."""
 
     store_url: str
     groups: int
@@ -55,14 +55,14 @@ class Generated:
 
 
 def generate(wanted: Wanted, *, processes: int = 0, report: Report = lambda _done, _all, _lines: None) -> Generated:
-    """Make the store and fill it; `StoreRefused` where there is a journal already."""
+    """Create the store and fill it; raise `StoreRefused` if it has a journal already."""
     began = time.perf_counter()
     asyncio.run(prepare(wanted.store_url, wanted.shard_count, wanted.from_ms, wanted.until_ms))
     lines = 0
     with _writing(wanted, processes or os.cpu_count() or 1) as shards:
         for done, shard in enumerate(as_completed(shards), 1):
             written = shard.result()
-            # Here, one after the other: an embedded store lets one process in at a time.
+            # Sequentially in this process, because an embedded store admits one process at a time.
             asyncio.run(finish_shard(wanted.store_url, written.image, written.epoch))
             lines += written.lines
             report(done, wanted.shard_count, lines)
@@ -71,7 +71,7 @@ def generate(wanted: Wanted, *, processes: int = 0, report: Report = lambda _don
 
 @contextmanager
 def _writing(wanted: Wanted, processes: int) -> Iterator[list[Future[_Written]]]:
-    """Write all shards in processes of their own, which are ended where the block is left by an exception."""
+    """Write each shard in a separate process; terminate the processes if the block raises an exception."""
     with ProcessPoolExecutor(processes) as pool:
         try:
             # A terminal sends Ctrl-C to all processes. This one ends the others, which inherit that SIGINT is blocked.
@@ -90,7 +90,7 @@ def _writing(wanted: Wanted, processes: int) -> Iterator[list[Future[_Written]]]
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """A shard with all `lines` of its journal, and its state after them."""
+    """The number of lines of a shard's journal, and the shard's state after them."""
 
     lines: int
     image: ShardImage
@@ -98,7 +98,7 @@ class _Written:
 
 
 def _write_shard(wanted: Wanted, shard_id: int) -> _Written:
-    """One shard from its first line to its last."""
+    """Simulate one shard and write all its lines."""
     plans = [draw_group(number, wanted.seed) for number in range(wanted.groups)]
     mine = [plan for plan in plans if shard_of("default", plan.group_id, wanted.shard_count) == shard_id]
     world = ShardWorld(shard_id, mine, seed=wanted.seed, starts_at_ms=wanted.from_ms)
@@ -116,7 +116,7 @@ _REPLICA = "generator"
 
 
 async def prepare(store_url: str, shard_count: int, from_ms: int, until_ms: int) -> None:
-    """Make the schema, the store's identity and the partitions of those days; the journal must be empty."""
+    """Create the schema, the store's identity and the partitions of those days; the journal must be empty."""
     await upgrade(store_url)
     store = SqlStore(store_url)
     await store.open(shard_count)
@@ -134,7 +134,7 @@ async def prepare(store_url: str, shard_count: int, from_ms: int, until_ms: int)
 
 
 async def write_lines(store_url: str, rows: Iterable[JournalRow]) -> int:
-    """Returns how many there were."""
+    """Write the lines, and return their number."""
     location = parse_store_url(store_url)
     if isinstance(location, SqliteLocation):
         return await asyncio.to_thread(_write_sqlite, str(location.path), rows)
@@ -142,7 +142,7 @@ async def write_lines(store_url: str, rows: Iterable[JournalRow]) -> int:
 
 
 async def finish_shard(store_url: str, image: ShardImage, epoch: int) -> None:
-    """Say where the shard's journal ends, and write its rows as they stand then."""
+    """Set the end of the shard's journal, and write the rows of its state at that line."""
     location = parse_store_url(store_url)
     update = "UPDATE {} SET last_seq = {}, epoch = {}, lease_until_ms = 0 WHERE shard_id = {}"
     if isinstance(location, SqliteLocation):

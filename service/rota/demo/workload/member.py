@@ -1,4 +1,4 @@
-"""A member as the generator plays it: joins, assigns with the real strategies, works, and gets into trouble."""
+"""A simulated member: joins, assigns with the real strategies, commits, and suffers faults."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _STARTS_OVER = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERAT
 
 
 class PlayedMember(Process):
-    """One process of a group. Its heartbeats wait for news, as the SDK's do, so that a quiet hour costs little."""
+    """One process of a group. Its heartbeats are parked until a change, as the SDK's are, so that few are sent."""
 
     def __init__(self, world: ShardWorld, plan: GroupPlan, number: int) -> None:
         super().__init__()
@@ -52,20 +52,20 @@ class PlayedMember(Process):
         self.member_id = ""
         self.generation_id = -1
         self.life = 0
-        """Increased when this member's plan no longer counts: it has left, or joins again."""
+        """Increased when pending callbacks of this member become invalid: it has left, or joins again."""
         self.share: tuple[TopicPartition, ...] = ()
         self.reason = ""
         self.working = False
-        """Between an assignment and the next join."""
+        """True between an assignment and the next join."""
 
-    # --- coming and going -------------------------------------------------------------------------
+    # --- start and stop ---------------------------------------------------------------------------
 
     def start(self, reason: str = "") -> None:
         self.dead, self.member_id, self.share, self.reason = False, "", (), reason
         self._join()
 
     def leave(self, reason: str) -> None:
-        """In order: it tells the coordinator. A static member only goes away, for it will be back in time."""
+        """Stop in order: a dynamic member leaves the group, a static one will return within its session."""
         self.life += 1
         if self.member_id and self.instance_id is None:
             gone = LeavingMember(self.member_id, reason=reason)
@@ -77,7 +77,7 @@ class PlayedMember(Process):
         self.dead = True
 
     def resume(self, life: int) -> None:
-        """Its call broke, and the group has a new owner: it goes on from where it was, or joins if it was joining."""
+        """Continue after a call failed because the group has a new owner; join if a join was in progress."""
         if life != self.life:
             return
         if self.member_id and self.working:
@@ -130,7 +130,7 @@ class PlayedMember(Process):
             )
 
     def _assign(self, reply: JoinReply) -> tuple[tuple[str, bytes], ...]:
-        """As the SDK's leader does, with the service's own strategies."""
+        """Compute the assignment as the SDK's leader does, with the service's own strategies."""
         if not self.plan.strategy:
             return ((self.member_id, b"leader"),)
         members = [
@@ -156,7 +156,7 @@ class PlayedMember(Process):
         former = self.share
         self.share = decode_assignment(reply.assignment).partitions if self.plan.strategy else ()
         if self.plan.strategy == COOPERATIVE and not set(former) <= set(self.share):
-            # Revoked work may be assigned now: that takes a second join phase.
+            # Revoked partitions may be assigned now, in a second join phase.
             self.world.later(self.world.latency(), self, self._rejoin, self.life, "gave up partitions")
         self._beat(self.life)
         if self.share and self.plan.commit_every_ms:
@@ -210,14 +210,14 @@ class PlayedMember(Process):
             self._join()
 
     def _start_over(self, error: ErrorCode) -> None:
-        """It is no member any more, or the group moves: join again after a moment."""
+        """Join again after a pause: the member was removed, or the group moves to another owner."""
         if error in _STARTS_OVER:
             self.member_id, self.share, self.generation_id = "", (), -1
         self.life += 1
         self.world.later(self.world.think(), self, self._rejoin, self.life, "")
 
     def _of_this_life(self, handle: Callable[[Reply], None]) -> Callable[[Reply], None]:
-        """`handle`, as long as nothing has happened meanwhile that makes the answer old."""
+        """Wrap `handle` so that it ignores an answer to a request of an earlier life."""
         life = self.life
 
         def answered(reply: Reply) -> None:

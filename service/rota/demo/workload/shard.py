@@ -1,4 +1,4 @@
-"""One shard of a fleet in virtual time: the real core, its timers, and the journal that it decides."""
+"""One shard of a fleet in virtual time: the real core, its timers, and the journal that it produces."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SWEEP_MS = 10 * MINUTE_MS
 
 
 class ShardWorld:
-    """All groups of one shard. Shards know nothing of one another, so each may run in a process of its own."""
+    """All groups of one shard. Shards are independent, so each may run in a separate process."""
 
     def __init__(self, shard_id: int, plans: list[GroupPlan], *, seed: int, starts_at_ms: int) -> None:
         self.shard_id = shard_id
@@ -48,21 +48,21 @@ class ShardWorld:
         self._every(9 * DAY_MS, lambda: self._take_over(graceful=False))
 
     def run(self, until_ms: int) -> Iterator[JournalRow]:
-        """Let time pass; the lines that were decided, as they are decided."""
+        """Run until a time, and yield the lines of the journal."""
         while self.scheduler.now_ms < until_ms:
             self.scheduler.run_until(min(until_ms, self.scheduler.now_ms + HOUR_MS))
             decided, self.rows = self.rows, []
             yield from decided
 
     def image(self) -> ShardImage:
-        """Today's rows, as a new owner would find them."""
+        """Return the rows of the current state, as a new owner would load them."""
         self._shard.forget_unsettled()
         return self._shard.image(self._seq)
 
     # --- what members use -------------------------------------------------------------------------
 
     def send(self, request: Request, member: Process, answered: Answered, *, wait_ms: int = 0) -> None:
-        """Ask the core, after the way there; `answered` gets the reply after the way back if the member still lives."""
+        """Send a request to the core after a latency; `answered` gets the reply if the member still runs."""
         self._numbers += 1
         self.scheduler.after(self.latency(), None, self._receive, request, self._numbers, member, answered, wait_ms)
 
@@ -73,7 +73,7 @@ class ShardWorld:
         return 1 + int(self.rng.expovariate(0.5))
 
     def think(self) -> int:
-        """How long a program takes to compute an assignment, or to revoke its share."""
+        """Draw the time that a program takes to compute an assignment, or to revoke its share."""
         return 5 + int(self.rng.expovariate(0.02))
 
     def new_member_id(self, client_id: str) -> str:
@@ -96,13 +96,13 @@ class ShardWorld:
             self.scheduler.after(self._roughly(wait_ms), None, self._ask_again, request, call, member, wait_ms)
 
     def _ask_again(self, request: Request, call: int, member: Process, wait_ms: int) -> None:
-        """A heartbeat has waited for its time: the member sends the next, in one step, for there are millions."""
+        """Send the next heartbeat after a parked one has ended, in one step, because there are millions."""
         answered = self._waiting.get(call)
         if answered is None or member.dead:
             self._waiting.pop(call, None)
             return
         if member.paused_until_ms <= self.scheduler.now_ms:
-            # The core answers the earlier call, which has no waiting caller any more.
+            # The core answers the earlier call, whose caller does not wait any more.
             del self._waiting[call]
             self._numbers += 1
             call = self._numbers
@@ -112,7 +112,7 @@ class ShardWorld:
             self.scheduler.after(self._roughly(wait_ms), None, self._ask_again, request, call, member, wait_ms)
 
     def _roughly(self, wait_ms: int) -> int:
-        """What a wait comes to with the way there and back; now and then a machine is busy."""
+        """Draw the duration of a wait with both latencies; sometimes the machine is busy."""
         rng = self.rng
         late_ms = int(rng.expovariate(0.05)) if rng.random() < 0.98 else int(rng.expovariate(0.0008))
         return wait_ms + late_ms
@@ -155,12 +155,12 @@ class ShardWorld:
         self._take(self._shard.sweep(self.scheduler.now_ms)[0])
 
     def _take_over(self, *, graceful: bool) -> None:
-        """Another replica loads the shard: parked calls end, and join phases under way are forgotten."""
+        """Load the shard as another replica does: parked calls end, and join phases in progress are discarded."""
         now_ms = self.scheduler.now_ms
         if self.epoch and graceful:
             self._write(Entry("", "", 0, now_ms, ShardReleased(self._replica(), self.epoch, "handed over")))
         elif self.epoch:
-            # It has no owner until the lease is over.
+            # It has no owner until the lease expires.
             self.scheduler.now_ms = now_ms = now_ms + 5_000
         self.epoch += 1
         self._shard.forget_unsettled()
@@ -171,7 +171,7 @@ class ShardWorld:
         self._waiting.clear()
         for member in self._members:
             if not member.dead:
-                # Its call broke; it asks again.
+                # Its call failed, so it sends another one.
                 member.life += 1
                 self.later(self.think(), member, member.resume, member.life)
 
@@ -194,7 +194,7 @@ class ShardWorld:
         )
 
     def _deploy(self, members: list[PlayedMember]) -> None:
-        """A rolling restart, one after the other."""
+        """Restart the members one after the other."""
         for place, member in enumerate(members):
             self.scheduler.after(place * 20_000, None, self._restart, member, 2_000, "shutting down")
 
@@ -209,7 +209,7 @@ class ShardWorld:
             self.scheduler.after(self.rng.randrange(5, 300) * 1_000, None, member.start)
 
     def _pause(self, member: PlayedMember) -> None:
-        """A long collection of garbage, or a machine that was suspended."""
+        """Pause a member, as a long garbage collection or a suspended machine does."""
         member.paused_until_ms = self.scheduler.now_ms + int(member.plan.session_timeout_ms * (1 + self.rng.random()))
 
     def _every(self, mean_ms: int, act: Callable[[], None], *, exactly: bool = False) -> None:
