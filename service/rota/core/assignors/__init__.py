@@ -6,7 +6,7 @@ The leader of a group calls `assign` with the members of the generation. Strateg
 from __future__ import annotations
 
 from rota.core.assignors.model import (
-    Assignor,
+    GroupSubscription,
     MemberSubscription,
     PartitionRacks,
     PartitionWeights,
@@ -16,7 +16,6 @@ from rota.core.assignors.model import (
 )
 from rota.core.assignors.own import (
     GroupAssignment,
-    GroupSubscription,
     InvalidAssignment,
     OwnAssignment,
     PartitionStrategy,
@@ -39,7 +38,6 @@ from rota.core.assignors.registry import (
 __all__ = [
     "ENTRY_POINT_GROUP",
     "STRATEGIES",
-    "Assignor",
     "BrokenStrategy",
     "GroupAssignment",
     "GroupSubscription",

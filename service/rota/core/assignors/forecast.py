@@ -9,9 +9,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
-from rota.core.assignors.model import MemberSubscription, TopicPartition
+from rota.core.assignors.model import GroupSubscription, MemberSubscription, TopicPartition
 from rota.core.assignors.numbering import Claims, Numbering
-from rota.core.assignors.own import GroupSubscription
 from rota.core.assignors.registry import assign, assign_group, strategy
 from rota.core.assignors.sticky import assign_evenly
 

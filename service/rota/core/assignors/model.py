@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import repeat
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 UNKNOWN_GENERATION = -1
 
@@ -70,15 +70,15 @@ PartitionWeights: TypeAlias = Mapping[str, Sequence[float]]
 """Topic to the weight of each of its partitions, in the order of the partitions."""
 
 
-class Assignor(Protocol):
-    """A strategy. Unknown topics and topics without a subscriber are left out of the result."""
+@dataclass(frozen=True, slots=True)
+class GroupSubscription:
+    """All that a strategy is given: the members of one generation, and the topics that they subscribe to."""
 
-    def __call__(
-        self,
-        partitions_per_topic: Mapping[str, int],
-        members: Sequence[MemberSubscription],
-        partition_racks: PartitionRacks | None = None,
-    ) -> Shares: ...
+    partitions_per_topic: Mapping[str, int]
+    members: Sequence[MemberSubscription]
+    partition_racks: PartitionRacks = field(default_factory=dict)
+    partition_weights: PartitionWeights = field(default_factory=dict)
+    generation_id: int = UNKNOWN_GENERATION
 
 
 def topic_partitions(topic: str, count: int) -> list[TopicPartition]:

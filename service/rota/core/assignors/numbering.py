@@ -13,7 +13,14 @@ from itertools import chain, repeat
 from operator import add, itemgetter, lt
 from typing import cast
 
-from rota.core.assignors.model import MemberSubscription, PartitionRacks, Shares, TopicPartition, topic_partitions
+from rota.core.assignors.model import (
+    GroupSubscription,
+    MemberSubscription,
+    PartitionRacks,
+    Shares,
+    TopicPartition,
+    topic_partitions,
+)
 
 NOBODY = -1
 
@@ -26,9 +33,11 @@ class Numbering:
     total: int
 
     @staticmethod
-    def of(partitions_per_topic: Mapping[str, int], members: Sequence[MemberSubscription]) -> Numbering:
-        """Number what can be assigned at all: topics that exist, have partitions and at least one subscriber."""
-        return Numbering.of_topics(partitions_per_topic, set[str]().union(*[member.topics for member in members]))
+    def of(group: GroupSubscription) -> tuple[list[MemberSubscription], Numbering]:
+        """Order the members by id, and number what can be assigned at all: topics with partitions and a subscriber."""
+        members = sorted(group.members, key=lambda member: member.member_id)
+        topics = set[str]().union(*[member.topics for member in members])
+        return members, Numbering.of_topics(group.partitions_per_topic, topics)
 
     @staticmethod
     def of_topics(partitions_per_topic: Mapping[str, int], topics: Collection[str]) -> Numbering:
@@ -267,14 +276,9 @@ class Racks:
 # What a cooperative strategy assigns to no member yet, because another must give it up first (KIP-429).
 
 
-def withheld(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    shares: Mapping[str, Sequence[TopicPartition]],
-) -> Shares:
+def withheld(group: GroupSubscription, shares: Mapping[str, Sequence[TopicPartition]]) -> Shares:
     """The shares without the partitions that another member holds: it rejoins without them, and they are free then."""
-    ordered = sorted(members, key=lambda member: member.member_id)
-    numbering = Numbering.of(partitions_per_topic, ordered)
+    ordered, numbering = Numbering.of(group)
     claims = read_claims(numbering, ordered)
     numbered = [
         [numbering.numbers[topic][partition] for topic, partition in shares[member.member_id]] for member in ordered

@@ -13,27 +13,13 @@ from itertools import chain
 from typing import Protocol
 
 from rota.core.assignors.model import (
-    UNKNOWN_GENERATION,
-    MemberSubscription,
-    PartitionRacks,
-    PartitionWeights,
+    GroupSubscription,
     TopicPartition,
     UserData,
 )
 from rota.core.assignors.numbering import withheld
 
 _SHOWN = 3
-
-
-@dataclass(frozen=True, slots=True)
-class GroupSubscription:
-    """All that a strategy is given: the members of one generation, and the topics that they subscribe to."""
-
-    partitions_per_topic: Mapping[str, int]
-    members: Sequence[MemberSubscription]
-    partition_racks: PartitionRacks = field(default_factory=dict)
-    partition_weights: PartitionWeights = field(default_factory=dict)
-    generation_id: int = UNKNOWN_GENERATION
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +91,7 @@ def own_assignment(strategy: PartitionStrategy, group: GroupSubscription) -> Gro
     if fault := _fault(strategy, group, outcome, shares):
         raise InvalidAssignment(f"strategy {strategy.name!r}: {fault}")
     return GroupAssignment(
-        withheld(group.partitions_per_topic, group.members, shares) if strategy.cooperative else shares,
+        withheld(group, shares) if strategy.cooperative else shares,
         dict(outcome.user_data),
     )
 

@@ -13,7 +13,13 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush, heapreplace
 from typing import TypeAlias
 
-from rota.core.assignors.model import MemberSubscription, PartitionRacks, PartitionWeights, Shares, TopicPartition
+from rota.core.assignors.model import (
+    GroupSubscription,
+    MemberSubscription,
+    PartitionWeights,
+    Shares,
+    TopicPartition,
+)
 from rota.core.assignors.numbering import NOBODY, Numbering, candidates_of_topics, racks_of_topic, read_claims
 
 Ranks: TypeAlias = tuple[int, ...]
@@ -204,25 +210,17 @@ def shares_of(holders: Sequence[int], members: int) -> list[list[int]]:
 # `weighted`: partitions weigh what the topic says, members carry what they can, and moves may have a budget.
 
 
-def weighted(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (weights, not racks)
-    partition_weights: PartitionWeights | None = None,
-    *,
-    max_moves: int | None = None,
-) -> Shares:
+def weighted(group: GroupSubscription, *, max_moves: int | None = None) -> Shares:
     """Level the members' loads over their capacities, keeping owned partitions where that is level enough.
 
     The default weight of a partition is 1. `max_moves` is the churn budget: how many partitions may be taken
     from an owner that is still there and subscribed, so that a group comes to balance in several small rebalances.
     Partitions without an owner are always assigned. Cooperative clients need no second round for them.
     """
-    ordered = sorted(members, key=lambda member: member.member_id)
-    numbering = Numbering.of(partitions_per_topic, ordered)
+    ordered, numbering = Numbering.of(group)
     of_topics, candidates = candidates_of_topics(numbering, ordered)
     owners = read_claims(numbering, ordered).owners
-    weights = _weights(numbering, partition_weights or {})
+    weights = _weights(numbering, group.partition_weights)
     things = [
         Thing(of_topics[topic], weights[number], owners[number])
         for topic, numbers in numbering.numbers.items()
@@ -248,18 +246,13 @@ def _weights(numbering: Numbering, given: PartitionWeights) -> list[float]:
 # `copartitioned`: partition n of all topics goes to one member, so that joins between topics stay in one process.
 
 
-def copartitioned(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (range uses racks, this one keeps topics together)
-) -> Shares:
+def copartitioned(group: GroupSubscription) -> Shares:
     """Partitions of the same number, of all topics with the same subscribers, are one thing and never part.
 
     Unlike `range` it balances the bundles (a number that only some topics have weighs less), and it is sticky: a
     bundle stays with the member that owns most of it.
     """
-    ordered = sorted(members, key=lambda member: member.member_id)
-    numbering = Numbering.of(partitions_per_topic, ordered)
+    ordered, numbering = Numbering.of(group)
     of_topics, candidates = candidates_of_topics(numbering, ordered)
     owners = read_claims(numbering, ordered).owners
     bundles = _bundles(numbering, of_topics)
@@ -288,17 +281,12 @@ def _main_owner(numbers: Sequence[int], owners: Sequence[int]) -> int:
 # `rack-aware`: a partition goes to a member in one of its racks if there is any, whatever that costs in balance.
 
 
-def rack_aware(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,
-) -> Shares:
+def rack_aware(group: GroupSubscription) -> Shares:
     """Locality first, then balance, then stickiness. `range` and the sticky strategies put the balance first.
 
     Partitions that have no rack, or none with a subscriber in it, may go to any subscriber.
     """
-    ordered = sorted(members, key=lambda member: member.member_id)
-    numbering = Numbering.of(partitions_per_topic, ordered)
+    ordered, numbering = Numbering.of(group)
     owners = read_claims(numbering, ordered).owners
     of_topics, subscribers = candidates_of_topics(numbering, ordered)
     near: dict[tuple[int, ...], int] = {}
@@ -306,7 +294,7 @@ def rack_aware(
     things: list[Thing] = []
     for topic, numbers in numbering.numbers.items():
         index = of_topics[topic]
-        for number, racks in zip(numbers, racks_of_topic(topic, len(numbers), partition_racks), strict=True):
+        for number, racks in zip(numbers, racks_of_topic(topic, len(numbers), group.partition_racks), strict=True):
             if (index, racks) not in chosen:
                 within = tuple(rank for rank in subscribers[index] if ordered[rank].rack in racks)
                 chosen[index, racks] = near.setdefault(within or subscribers[index], len(near))
@@ -359,25 +347,13 @@ def active_copies(
 # `redundant`: each partition on several members at once, for hot standbys and reads that must not wait.
 
 
-def redundant(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (copies, not racks)
-    *,
-    n: int = 2,
-) -> Shares:
+def redundant(group: GroupSubscription, *, n: int = 2) -> Shares:
     """Each partition on `n` different subscribers, on all of them where there are fewer. Balanced and sticky."""
-    copies = _Copies(partitions_per_topic, members, n)
+    copies = _Copies(group, n)
     return copies.numbering.named(copies.members, copies.target)
 
 
-def cooperative_redundant(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (copies, not racks)
-    *,
-    n: int = 2,
-) -> Shares:
+def cooperative_redundant(group: GroupSubscription, *, n: int = 2) -> Shares:
     """`redundant`, reached in steps that leave each partition at least one of its holders, and never more than `n`.
 
     A holder that is not to keep its copy sees it missing, revokes it and rejoins, unless no other holder stays: then it
@@ -385,7 +361,7 @@ def cooperative_redundant(
     partition. A group whose copies wait for members that revoke nothing is at rest only by its count of copies: its
     leader has to assign once more.
     """
-    copies = _Copies(partitions_per_topic, members, n)
+    copies = _Copies(group, n)
     shares: list[list[int]] = [[] for _ in copies.members]
     wanted = copies.ranks_by_number()
     for number, holders in enumerate(copies.former):
@@ -401,11 +377,10 @@ def cooperative_redundant(
 class _Copies:
     """The copies of each partition: their present holders, and those of a balanced assignment. By rank and number."""
 
-    def __init__(self, partitions_per_topic: Mapping[str, int], members: Sequence[MemberSubscription], n: int) -> None:
+    def __init__(self, group: GroupSubscription, n: int) -> None:
         if n < 1:
             raise ValueError("a partition needs at least one member: n must be 1 or more")
-        self.members = sorted(members, key=lambda member: member.member_id)
-        self.numbering = Numbering.of(partitions_per_topic, self.members)
+        self.members, self.numbering = Numbering.of(group)
         of_topics, candidates = candidates_of_topics(self.numbering, self.members)
         self.former = _former_holders(self.numbering, self.members)
         self._subscribed: list[frozenset[int]] = [frozenset()] * self.numbering.total

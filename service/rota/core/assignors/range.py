@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from rota.core.assignors.model import (
+    GroupSubscription,
     MemberSubscription,
-    PartitionRacks,
     Shares,
     static_members_first,
     topic_partitions,
@@ -28,14 +28,18 @@ _Subscribers: TypeAlias = tuple[tuple[str, str | None], ...]
 """The members that subscribe to a topic in their order, each with its rack."""
 
 
-def range_assignor(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,
-) -> Shares:
+def range_assignor(group: GroupSubscription) -> Shares:
     """Runs of consecutive partitions; the first members get one more where it does not divide."""
-    ordered = static_members_first(members)
-    topics = _topics(partitions_per_topic, ordered, partition_racks)
+    ordered = static_members_first(group.members)
+    subscribers: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
+    for member in ordered:
+        for name in dict.fromkeys(member.topics):
+            subscribers[name].append((member.member_id, member.rack or None))
+    topics = [
+        _Topic(name, count, tuple(subscribers[name]), racks_of_topic(name, count, group.partition_racks))
+        for name in sorted(subscribers)
+        if (count := group.partitions_per_topic.get(name, 0)) > 0
+    ]
     if any(topic.rack_aware for topic in topics):
         _assign_within_racks(topics)
     shares: Shares = {member.member_id: [] for member in ordered}
@@ -45,23 +49,6 @@ def range_assignor(
         for member_id, numbers in topic.shares.items():
             shares[member_id] += map(partitions.__getitem__, sorted(numbers))
     return shares
-
-
-def _topics(
-    partitions_per_topic: Mapping[str, int],
-    ordered: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None,
-) -> list[_Topic]:
-    subscribers: dict[str, list[tuple[str, str | None]]] = defaultdict(list)
-    for member in ordered:
-        for name in dict.fromkeys(member.topics):
-            subscribers[name].append((member.member_id, member.rack or None))
-    counts = {name: partitions_per_topic.get(name, 0) for name in sorted(subscribers)}
-    return [
-        _Topic(name, count, tuple(subscribers[name]), racks_of_topic(name, count, partition_racks))
-        for name, count in counts.items()
-        if count > 0
-    ]
 
 
 class _Topic:
@@ -149,18 +136,14 @@ def _assign_co_partitioned(group: Sequence[_Topic]) -> None:
 # `roundrobin`: all partitions of all topics in a row, assigned to the members in turn.
 
 
-def roundrobin(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,  # noqa: ARG001 (Kafka's roundrobin knows no racks either)
-) -> Shares:
+def roundrobin(group: GroupSubscription) -> Shares:
     """Assign topic by topic. A turn skips members that do not subscribe, and the next topic goes on with it."""
-    ordered = static_members_first(members)
+    ordered = static_members_first(group.members)
     shares: Shares = {member.member_id: [] for member in ordered}
     lists = list(shares.values())
     turn = 0
     for topic, subscribers in sorted(_subscribers(ordered).items()):
-        partitions = topic_partitions(topic, partitions_per_topic.get(topic, 0))
+        partitions = topic_partitions(topic, group.partitions_per_topic.get(topic, 0))
         if not partitions:
             continue
         # The next member in the circle of all members is also next in the smaller circle of this topic's subscribers.

@@ -10,9 +10,9 @@ from importlib.metadata import EntryPoint
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from rota.core.assignors.model import MemberSubscription, PartitionRacks, PartitionWeights, Shares
+from rota.core.assignors.model import GroupSubscription, MemberSubscription, PartitionRacks, PartitionWeights, Shares
 from rota.core.assignors.numbering import withheld
-from rota.core.assignors.own import GroupAssignment, GroupSubscription, PartitionStrategy, own_assignment
+from rota.core.assignors.own import GroupAssignment, PartitionStrategy, own_assignment
 from rota.core.assignors.placement import (
     active_copies,
     cooperative_redundant,
@@ -45,15 +45,7 @@ class Rule:
         return topic == beginning if beginning == self.topics else topic.startswith(beginning)
 
 
-def by_topic(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,
-    *,
-    rules: Rules,
-    partition_weights: PartitionWeights | None = None,
-    cooperative: bool = False,
-) -> Shares:
+def by_topic(group: GroupSubscription, *, rules: Rules, cooperative: bool = False) -> Shares:
     """Assign the topics of each rule by its strategy, which sees these topics alone.
 
     The first rule that matches a topic counts. Rules of one strategy are assigned together: topics that
@@ -61,24 +53,25 @@ def by_topic(
     `cooperative`: a partition that moves has no member until its holder gave it up.
     """
     topics_by: dict[str, set[str]] = {}
-    for topic in partitions_per_topic:
+    for topic in group.partitions_per_topic:
         if found := next((rule for rule in rules if rule.matches(topic)), None):
             topics_by.setdefault(found.strategy, set()).add(topic)
-    shares: Shares = {member.member_id: [] for member in members}
+    shares: Shares = {member.member_id: [] for member in group.members}
     for name in sorted(topics_by):
         topics = topics_by[name]
-        counts = {topic: partitions_per_topic[topic] for topic in topics}
-        narrowed = [
+        members = [
             replace(
                 member,
                 topics=[topic for topic in member.topics if topic in topics],
                 owned_partitions=[place for place in member.owned_partitions if place.topic in topics],
             )
-            for member in members
+            for member in group.members
         ]
-        assigned = assign(name, counts, narrowed, partition_racks, partition_weights)
+        counts = {topic: group.partitions_per_topic[topic] for topic in topics}
+        narrowed = replace(group, partitions_per_topic=counts, members=members)
+        assigned = _assigned(name, narrowed).shares
         if cooperative and not strategy(name).cooperative:
-            assigned = withheld(counts, narrowed, assigned)
+            assigned = withheld(narrowed, assigned)
         for member_id, share in assigned.items():
             shares[member_id] += share
     return shares
@@ -105,7 +98,7 @@ class Strategy:
     """None for the user's own."""
     options: Mapping[str, Callable[[str], Any]] = field(default_factory=dict)
     weighs: bool = False
-    """It takes the partitions' weights."""
+    """It looks at the partitions' weights."""
     remembers: bool = False
     """It asks members what they hold, or held last."""
     cooperative: bool = False
@@ -250,9 +243,7 @@ def _assigned(name: str, group: GroupSubscription) -> GroupAssignment:
     if found.own is not None:
         return own_assignment(found.own, group)
     assert found.function is not None
-    if found.weighs:
-        options = {**options, "partition_weights": group.partition_weights}
-    return GroupAssignment(found.function(group.partitions_per_topic, group.members, group.partition_racks, **options))
+    return GroupAssignment(found.function(group, **options))
 
 
 def has_copies(name: str) -> bool:

@@ -13,7 +13,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from itertools import compress
 
-from rota.core.assignors.model import UNKNOWN_GENERATION, MemberSubscription, PartitionRacks, Shares
+from rota.core.assignors.model import UNKNOWN_GENERATION, GroupSubscription, MemberSubscription, Shares
 from rota.core.assignors.numbering import NOBODY, Claims, Numbering, Racks, read_claims, subscribers_of_topics
 
 # --- ties -----------------------------------------------------------------------------------------
@@ -464,16 +464,13 @@ class StickyPlan:
 
 
 def plan(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None,
+    group: GroupSubscription,
     prefer: Prefer = Prefer.BALANCE,
 ) -> StickyPlan:
     """The assignment that both sticky strategies aim for."""
-    ordered = sorted(members, key=lambda member: member.member_id)
-    numbering = Numbering.of(partitions_per_topic, ordered)
+    ordered, numbering = Numbering.of(group)
     claims = read_claims(numbering, ordered)
-    racks = Racks.of(numbering, ordered, partition_racks)
+    racks = Racks.of(numbering, ordered, group.partition_racks)
     if prefer is not Prefer.BALANCE:
         return StickyPlan(numbering, ordered, claims, _one_sided(numbering, ordered, claims, racks, prefer))
     shares = _shares(numbering, ordered, claims, racks)
@@ -528,28 +525,16 @@ def _without_mismatches(claims: Claims, racks: Racks) -> Claims:
     return Claims(owners, claims.contested)
 
 
-def sticky(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,
-    *,
-    prefer: Prefer = Prefer.BALANCE,
-) -> Shares:
+def sticky(group: GroupSubscription, *, prefer: Prefer = Prefer.BALANCE) -> Shares:
     """Everything is assigned at once, so members must give up all they hold before they rejoin (eager)."""
-    target = plan(partitions_per_topic, members, partition_racks, prefer)
+    target = plan(group, prefer)
     return target.named(target.shares)
 
 
-def cooperative_sticky(
-    partitions_per_topic: Mapping[str, int],
-    members: Sequence[MemberSubscription],
-    partition_racks: PartitionRacks | None = None,
-    *,
-    prefer: Prefer = Prefer.BALANCE,
-) -> Shares:
+def cooperative_sticky(group: GroupSubscription, *, prefer: Prefer = Prefer.BALANCE) -> Shares:
     """A partition that moves is not assigned yet: its holder sees it missing, revokes it and rejoins.
 
     The second rebalance, in which no member claims the partition any more, assigns it.
     """
-    target = plan(partitions_per_topic, members, partition_racks, prefer)
+    target = plan(group, prefer)
     return target.named([target.claims.free_for(rank, share) for rank, share in enumerate(target.shares)])
