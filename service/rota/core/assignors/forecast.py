@@ -42,7 +42,11 @@ def forecast(name: str, group: GroupSubscription, claims_nothing: Collection[str
     revoked: dict[str, frozenset[TopicPartition]] = {member.member_id: frozenset() for member in group.members}
     rounds = 0
     while True:
-        group = replace(group, members=[_without_claims(member, claims_nothing) for member in group.members])
+        members = [
+            replace(each, owned_partitions=(), generation=None) if each.member_id in claims_nothing else each
+            for each in group.members
+        ]
+        group = replace(group, members=members)
         shares = assign_group(name, group).shares
         rounds += 1
         lost = {
@@ -52,20 +56,12 @@ def forecast(name: str, group: GroupSubscription, claims_nothing: Collection[str
             revoked[member_id] |= partitions
         if not cooperative or not any(lost.values()) or rounds == MOST_ROUNDS:
             return Forecast(shares, rounds, revoked)
-        group = _next_round(group, shares)
-
-
-def _without_claims(member: MemberSubscription, claims_nothing: Collection[str]) -> MemberSubscription:
-    return replace(member, owned_partitions=(), generation=None) if member.member_id in claims_nothing else member
-
-
-def _next_round(group: GroupSubscription, shares: AnyShares) -> GroupSubscription:
-    """The group as it joins again: each member claims its assignment of this generation."""
-    members = [
-        replace(member, owned_partitions=shares[member.member_id], generation=group.generation_id)
-        for member in group.members
-    ]
-    return replace(group, members=members, generation_id=group.generation_id + 1)
+        # The members join again: each claims its assignment of this generation.
+        members = [
+            replace(each, owned_partitions=shares[each.member_id], generation=group.generation_id)
+            for each in group.members
+        ]
+        group = replace(group, members=members, generation_id=group.generation_id + 1)
 
 
 class Move(NamedTuple):

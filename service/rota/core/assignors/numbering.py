@@ -155,7 +155,9 @@ def read_claims(numbering: Numbering, members: Sequence[MemberSubscription]) -> 
         return Claims(owners, {}, names, said)
     contested = _contested(said)
     for number, claimants in contested.items():
-        owners[number] = _effective_owner(claimants, members)
+        highest = max(members[rank].claim_generation for rank in claimants)
+        winners = [rank for rank in claimants if members[rank].claim_generation == highest]
+        owners[number] = winners[0] if len(winners) == 1 else NOBODY
     return Claims(owners, contested, names)
 
 
@@ -182,12 +184,6 @@ def _contested(said: Sequence[Sequence[int]]) -> dict[int, tuple[int, ...]]:
         for number in claimants.keys() & numbers:
             claimants[number] += (rank,)
     return {number: ranks for number, ranks in claimants.items() if len(ranks) > 1}
-
-
-def _effective_owner(claimants: Sequence[int], members: Sequence[MemberSubscription]) -> int:
-    highest = max(members[rank].claim_generation for rank in claimants)
-    winners = [rank for rank in claimants if members[rank].claim_generation == highest]
-    return winners[0] if len(winners) == 1 else NOBODY
 
 
 # --- subscribers ----------------------------------------------------------------------------------

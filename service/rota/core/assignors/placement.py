@@ -255,25 +255,19 @@ def copartitioned(group: GroupSubscription) -> Shares:
     ordered, numbering = Numbering.of(group)
     of_topics, candidates = candidates_of_topics(numbering, ordered)
     owners = read_claims(numbering, ordered).owners
-    bundles = _bundles(numbering, of_topics)
-    things = [Thing(index, len(numbers), _main_owner(numbers, owners)) for (index, _), numbers in bundles.items()]
-    shares = shares_of(place(things, candidates, [1.0] * len(ordered)), len(ordered))
-    runs = list(bundles.values())
-    return numbering.named(ordered, [[number for index in share for number in runs[index]] for share in shares])
-
-
-def _bundles(numbering: Numbering, of_topics: Mapping[str, int]) -> dict[tuple[int, int], list[int]]:
-    """The bundles, by their subscribers (an index) and the number within the topic."""
+    # By their subscribers (an index), and the number within the topic.
     bundles: dict[tuple[int, int], list[int]] = {}
     for topic, numbers in numbering.numbers.items():
         for partition, number in enumerate(numbers):
             bundles.setdefault((of_topics[topic], partition), []).append(number)
-    return bundles
-
-
-def _main_owner(numbers: Sequence[int], owners: Sequence[int]) -> int:
-    counts = Counter(owners[number] for number in numbers if owners[number] != NOBODY)
-    return min(counts, key=lambda rank: (-counts[rank], rank), default=NOBODY)
+    things = []
+    for (index, _), run in bundles.items():
+        counts = Counter(owners[number] for number in run if owners[number] != NOBODY)
+        main_owner = min(counts, key=lambda rank: (-counts[rank], rank), default=NOBODY)
+        things.append(Thing(index, len(run), main_owner))
+    shares = shares_of(place(things, candidates, [1.0] * len(ordered)), len(ordered))
+    runs = list(bundles.values())
+    return numbering.named(ordered, [[number for index in share for number in runs[index]] for share in shares])
 
 
 # --- rack-aware -----------------------------------------------------------------------------------

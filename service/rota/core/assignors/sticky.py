@@ -471,42 +471,24 @@ def plan(
     ordered, numbering = Numbering.of(group)
     claims = read_claims(numbering, ordered)
     racks = Racks.of(numbering, ordered, group.partition_racks)
-    if prefer is not Prefer.BALANCE:
-        return StickyPlan(numbering, ordered, claims, _one_sided(numbering, ordered, claims, racks, prefer))
-    shares = _shares(numbering, ordered, claims, racks)
-    if racks is not None:
-        shares = _moved_into_racks(numbering, ordered, claims, racks, shares)
-    return StickyPlan(numbering, ordered, claims, shares)
-
-
-def _one_sided(
-    numbering: Numbering,
-    members: Sequence[MemberSubscription],
-    claims: Claims,
-    racks: Racks | None,
-    prefer: Prefer,
-) -> list[list[int]]:
-    """One of the two for its own sake. `claims` stay what a cooperative group still has to give up."""
     if prefer is Prefer.STICKINESS:
-        return assign_unevenly(numbering, members, claims, racks, move_owned=False)
-    return _shares(numbering, members, Claims([NOBODY] * numbering.total, {}), racks)
-
-
-def _moved_into_racks(
-    numbering: Numbering,
-    members: Sequence[MemberSubscription],
-    claims: Claims,
-    racks: Racks,
-    shares: list[list[int]],
-) -> list[list[int]]:
-    """Take partitions from owners outside of their racks, if that ends with more in their racks; else `shares`.
-
-    Kafka takes it in every round, in the hope for better. A cooperative group could go round in circles by that, so
-    the assignment after the owners' revocation is computed first.
-    """
-    moved = _shares(numbering, members, _without_mismatches(claims, racks), racks)
-    settled = _shares(numbering, members, claims.after(moved), racks)
-    return moved if racks.mismatches(settled) < racks.mismatches(shares) else shares
+        shares = assign_unevenly(numbering, ordered, claims, racks, move_owned=False)
+    elif prefer is Prefer.FAIRNESS_ONLY:
+        shares = _shares(numbering, ordered, Claims([NOBODY] * numbering.total, {}), racks)
+    else:
+        shares = _shares(numbering, ordered, claims, racks)
+    if prefer is Prefer.BALANCE and racks is not None:
+        # Partitions are taken from owners outside of their racks, if that ends with more of them in their racks. Kafka
+        # takes them in every round, in the hope for better. A cooperative group could go round in circles by that, so
+        # the assignment after the owners' revocation is computed first.
+        kept = [
+            NOBODY if owner != NOBODY and racks.mismatch(owner, number) else owner
+            for number, owner in enumerate(claims.owners)
+        ]
+        moved = _shares(numbering, ordered, Claims(kept, claims.contested), racks)
+        settled = _shares(numbering, ordered, claims.after(moved), racks)
+        shares = moved if racks.mismatches(settled) < racks.mismatches(shares) else shares
+    return StickyPlan(numbering, ordered, claims, shares)
 
 
 def _shares(
@@ -515,14 +497,6 @@ def _shares(
     if len({frozenset(member.topics) for member in members}) == 1:
         return assign_evenly(numbering, [member.member_id for member in members], claims, racks)
     return assign_unevenly(numbering, members, claims, racks)
-
-
-def _without_mismatches(claims: Claims, racks: Racks) -> Claims:
-    owners = [
-        NOBODY if owner != NOBODY and racks.mismatch(owner, number) else owner
-        for number, owner in enumerate(claims.owners)
-    ]
-    return Claims(owners, claims.contested)
 
 
 def sticky(group: GroupSubscription, *, prefer: Prefer = Prefer.BALANCE) -> Shares:
