@@ -250,7 +250,11 @@ def nothing_is_withheld_for_an_own_strategy(patch: Patch) -> None:
 @plant("the check", "token-repeated", 37, 70)
 def a_permits_token_does_not_rise(patch: Patch) -> None:
     former = permits.encode_share
-    patch(permits, "encode_share", lambda share: former(replace(share, token=7) if share.permit is not None else share))
+    patch(
+        permits,
+        "encode_share",
+        lambda share: former(structs.replace(share, token=7) if share.permit is not None else share),
+    )
 
 
 @plant("the check", "too-many-holders", 97, 101)

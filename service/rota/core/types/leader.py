@@ -11,9 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from msgspec import Struct, structs
+
 from rota.core.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide, Succession
 from rota.core.types.topics import TopicFacts
-from rota.core.types.wire_format import MalformedMetadata, decode_object
+from rota.core.types.wire_format import MalformedMetadata, decode_object, read_object
 from rota.protocol.defaults import PREEMPT_AFTER_MS
 from rota.protocol.limits import MAX_PREEMPT_AFTER_MS
 
@@ -37,8 +39,7 @@ class Candidate:
     releases and members without a library; it is never asked to hand over, and leads for as long as it joins again."""
 
 
-@dataclass(frozen=True, slots=True)
-class Election:
+class Election(Struct, frozen=True):
     """The leader, its address, and the fencing token of the term."""
 
     leader_id: str
@@ -78,12 +79,7 @@ def encode_election(election: Election) -> bytes:
 
 
 def decode_election(assignment: bytes) -> Election:
-    values = decode_object(assignment)
-    try:
-        token, successor_id = int(values["token"]), str(values.get("successor_id", ""))
-        return Election(str(values["leader_id"]), token, str(values.get("endpoint", "")), successor_id)
-    except (KeyError, TypeError, ValueError) as error:
-        raise MalformedMetadata(f"no election: {error!r}") from error
+    return read_object(assignment, Election)
 
 
 def assign_election(generation: Generation, _topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
@@ -161,7 +157,7 @@ def _read_candidate(metadata: bytes) -> Readable:
 
 
 def _read_election(assignment: bytes) -> Readable:
-    return asdict(decode_election(assignment))
+    return structs.asdict(decode_election(assignment))
 
 
 def _encoded(**values: Any) -> bytes:

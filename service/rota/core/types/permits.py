@@ -7,12 +7,14 @@ member: no rebalance takes a permit away. One that is free goes to the member th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Annotated, Final
+
+from msgspec import Meta, Struct, structs
+from msgspec.structs import replace
 
 from rota.core.types.plugin import Generation, JoinedWith, ProtocolType, Readable, ServerSide
 from rota.core.types.topics import TopicFacts
-from rota.core.types.wire_format import MalformedMetadata, decode_object, encode_object
+from rota.core.types.wire_format import MalformedMetadata, encode_object, read_object
 from rota.protocol.fencing_token import NO_TOKEN
 
 PROTOCOL_TYPE: Final = "permits"
@@ -21,15 +23,13 @@ MAX_PERMITS: Final = 1_000_000
 _MOST_NAMED = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """A member's metadata: how many permits the group should have, 1 to `MAX_PERMITS`. The lowest wish counts."""
 
-    permits: int = 1
+    permits: Annotated[int, Meta(ge=1, le=MAX_PERMITS)]
 
 
-@dataclass(frozen=True, slots=True)
-class PermitShare:
+class PermitShare(Struct, frozen=True):
     """What a member is assigned: a permit, or a place in the line.
 
     `generation_id` is the one that assigned it, and `member_id` the member that it was assigned to: a static member's
@@ -49,34 +49,21 @@ class PermitShare:
 
 
 def encode_wish(wish: Wish) -> bytes:
-    return encode_object(asdict(wish))
+    return encode_object(structs.asdict(wish))
 
 
 def decode_wish(metadata: bytes) -> Wish:
     """Raises `MalformedMetadata` for anything but `{"permits": N}`."""
-    permits = decode_object(metadata).get("permits")
-    if type(permits) is not int or not 1 <= permits <= MAX_PERMITS:
-        raise MalformedMetadata(f'"permits" must be a number from 1 to {MAX_PERMITS}')
-    return Wish(permits)
+    return read_object(metadata, Wish)
 
 
 def encode_share(share: PermitShare) -> bytes:
-    return encode_object(asdict(share))
+    return encode_object(structs.asdict(share))
 
 
 def decode_share(assignment: bytes) -> PermitShare:
     """No bytes at all are no permit. Raises `MalformedMetadata` for anything but a share."""
-    if not assignment:
-        return PermitShare()
-    values = decode_object(assignment)
-    permit, member_id = values.get("permit"), values.get("member_id")
-    numbers = [values.get(name) for name in ("token", "of", "place", "generation_id")]
-    if not (permit is None or type(permit) is int) or not isinstance(member_id, str):
-        raise MalformedMetadata('"permit" must be a number or null, "member_id" must be text')
-    if not all(type(number) is int for number in numbers):
-        raise MalformedMetadata('"token", "of", "place" and "generation_id" must be numbers')
-    token, of, place, generation_id = (int(number) for number in numbers if number is not None)
-    return PermitShare(permit, token, of, place, generation_id, member_id)
+    return read_object(assignment, PermitShare) if assignment else PermitShare()
 
 
 def grant(generation: Generation, _topics: Mapping[str, TopicFacts]) -> dict[str, bytes]:
@@ -161,7 +148,7 @@ def _token_in(share: bytes) -> int:
 
 
 def _read_wish(metadata: bytes) -> Readable:
-    return asdict(decode_wish(metadata))
+    return structs.asdict(decode_wish(metadata))
 
 
 def _read_share(assignment: bytes) -> Readable:

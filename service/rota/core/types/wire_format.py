@@ -10,7 +10,9 @@ import json
 import struct
 from base64 import b64decode, b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import msgspec
 
 from rota.core.assignors.model import TopicPartition, UserData
 from rota.protocol.limits import MAX_TOPICS_DEBOUNCE_MS
@@ -117,6 +119,9 @@ def int32_array(values: Sequence[int]) -> bytes:
 # A JSON object from untrusted bytes.
 
 
+Content = TypeVar("Content", bound=msgspec.Struct)
+
+
 def decode_object(data: bytes) -> dict[str, Any]:
     """Raises `MalformedMetadata` for anything else, and for text that no store can hold: lone surrogates and NUL."""
     try:
@@ -131,6 +136,14 @@ def decode_object(data: bytes) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise MalformedMetadata("not a JSON object")
     return values
+
+
+def read_object(data: bytes, kind: type[Content]) -> Content:
+    """A JSON object as a struct, which declares its fields and their bounds; `MalformedMetadata` for anything else."""
+    try:
+        return msgspec.convert(decode_object(data), kind)
+    except msgspec.ValidationError as error:
+        raise MalformedMetadata(str(error)) from None
 
 
 def encode_object(values: Mapping[str, Any]) -> bytes:
