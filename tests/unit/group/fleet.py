@@ -7,7 +7,8 @@ from typing import Any
 
 from rota.core.group.state import Timer, TimerKind
 from rota.core.types import TopicFacts, readable_assignment
-from rota.core.types.worker import decode_share, listed
+from rota.core.types.wire_format import by_topic
+from rota.core.types.worker import decode_share
 from rota.protocol.errors import ErrorCode
 from tests.unit.group.driver import KEY, Core, a_heartbeat, a_join, a_leave, a_sync, an_empty_shard
 from tests.unit.group.served import finish, the_job
@@ -120,7 +121,7 @@ class Fleet:
         reply = self.core.ask(a_sync(self.ids[name], self.core.generation_id))
         assert reply.error is ErrorCode.NONE
         share = decode_share(reply.assignment)
-        self.running[name] = listed(share.run)
+        self.running[name] = by_topic(share.run)
         every = [(c, task) for running in self.running.values() for c, tasks in running.items() for task in tasks]
         assert len(every) == len(set(every)), "nothing runs twice"
         return bool(share.revoke)

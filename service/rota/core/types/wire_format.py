@@ -159,10 +159,10 @@ def names_in(values: Mapping[str, Any], key: str, default: object = ()) -> tuple
     return tuple(names)
 
 
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Sorted numbers by topic."""
+def by_topic(partitions: Iterable[tuple[str, int]]) -> dict[str, list[int]]:
+    """Sorted numbers by topic, or by connector."""
     numbers: dict[str, list[int]] = {}
-    for topic, partition in sorted(partitions):
+    for topic, partition in sorted(set(partitions)):
         numbers.setdefault(topic, []).append(partition)
     return numbers
 

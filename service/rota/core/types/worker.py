@@ -11,7 +11,14 @@ from rota.core.assignors.work import CONNECTOR, HeldBack, Memory, Worker, WorkIt
 from rota.core.types.plugin import Departed, Generation, JoinedWith, ProtocolType, Readable, ServerSide, Units
 from rota.core.types.topics import TopicFacts, WantedTopics, describe_changes, topic_matcher
 from rota.core.types.topics import topic_regex as check_regex
-from rota.core.types.wire_format import MalformedMetadata, decode_object, encode_object, names_in, topics_debounce_in
+from rota.core.types.wire_format import (
+    MalformedMetadata,
+    by_topic,
+    decode_object,
+    encode_object,
+    names_in,
+    topics_debounce_in,
+)
 from rota.protocol.defaults import RETURN_DELAY_MS
 from rota.protocol.limits import MAX_DELAY_MS
 
@@ -67,7 +74,7 @@ def encode_state(state: WorkerState) -> bytes:
         more |= {"topic_regex": state.topic_regex} if state.topic_regex is not None else {}
         more |= {"topics_debounce_ms": state.topics_debounce_ms} if state.topics_debounce_ms else {}
         more |= {"topics_except": list(state.topics_except)} if state.topics_except else {}
-    return encoded(url=state.url, config_offset=state.config_offset, running=listed(state.running), **more)
+    return encoded(url=state.url, config_offset=state.config_offset, running=by_topic(state.running), **more)
 
 
 def decode_state(metadata: bytes) -> WorkerState:
@@ -91,7 +98,7 @@ def encode_share(share: WorkShare, config_offset: int = -1, **more: Any) -> byte
     reads on before it begins.
     """
     read = {} if config_offset < 0 else {"config_offset": config_offset}
-    return encoded(run=listed(share.run), revoke=listed(share.revoke), delay_ms=share.delay_ms, **read, **more)
+    return encoded(run=by_topic(share.run), revoke=by_topic(share.revoke), delay_ms=share.delay_ms, **read, **more)
 
 
 def decode_share(assignment: bytes) -> WorkShare:
@@ -107,9 +114,9 @@ def decode_share(assignment: bytes) -> WorkShare:
 
 def memory_fields(memory: Memory, now_ms: int) -> dict[str, Any]:
     """A leader's memory as a field of each share, so that the next leader has it; times are relative."""
-    given = {identity: listed(work) for identity, work in sorted(memory.given.items())}
+    given = {identity: by_topic(work) for identity, work in sorted(memory.given.items())}
     away = {
-        identity: {"run": listed(held.work), "left_ms": max(0, held.until_ms - now_ms)}
+        identity: {"run": by_topic(held.work), "left_ms": max(0, held.until_ms - now_ms)}
         for identity, held in sorted(memory.away.items())
     }
     return {"memory": {"given": given, "away": away}}
@@ -139,7 +146,11 @@ def config_offset_in(assignment: bytes) -> int:
 
 def read_state(metadata: bytes) -> Readable:
     state = decode_state(metadata)
-    values: dict[str, Any] = {"url": state.url, "config_offset": state.config_offset, "running": listed(state.running)}
+    values: dict[str, Any] = {
+        "url": state.url,
+        "config_offset": state.config_offset,
+        "running": by_topic(state.running),
+    }
     if state.topics or state.topic_regex is not None:
         values |= {"topics": list(state.topics), "topic_regex": state.topic_regex}
         values |= {"topics_except": list(state.topics_except)} if state.topics_except else {}
@@ -149,19 +160,15 @@ def read_state(metadata: bytes) -> Readable:
 
 def read_share(assignment: bytes) -> Readable:
     share = decode_share(assignment)
-    values: dict[str, Any] = {"run": listed(share.run), "revoke": listed(share.revoke), "delay_ms": share.delay_ms}
+    values: dict[str, Any] = {
+        "run": by_topic(share.run),
+        "revoke": by_topic(share.revoke),
+        "delay_ms": share.delay_ms,
+    }
     if (config_offset := config_offset_in(assignment)) >= 0:
         values["config_offset"] = config_offset
     away = decoded(assignment).get("away") if assignment else None
     return values | ({"away": away} if away else {})
-
-
-def listed(work: Iterable[WorkItem]) -> dict[str, list[int]]:
-    """Task numbers by connector; -1 is the connector itself."""
-    by_connector: dict[str, list[int]] = {}
-    for connector, task in sorted(set(work)):
-        by_connector.setdefault(connector, []).append(task)
-    return by_connector
 
 
 def work_in(by_connector: object) -> tuple[WorkItem, ...]:
@@ -209,7 +216,8 @@ class GivenWork:
 
 def encode_given(given: GivenWork, config_offset: int) -> bytes:
     away = {
-        identity: {"run": listed(held.work), "until_ms": held.until_ms} for identity, held in sorted(given.away.items())
+        identity: {"run": by_topic(held.work), "until_ms": held.until_ms}
+        for identity, held in sorted(given.away.items())
     }
     return encode_share(given.share, config_offset, **({"away": away} if away else {}))
 
@@ -379,7 +387,7 @@ def units_of(assignment: bytes) -> list[str]:
 def without_units(assignment: bytes, units: frozenset[str]) -> bytes:
     """The share less this work; whatever else it says stays."""
     run = [item for item in decode_share(assignment).run if f"{item.connector}/{item.task}" not in units]
-    return encoded(**{**decoded(assignment), "run": listed(run)}) if assignment else assignment
+    return encoded(**{**decoded(assignment), "run": by_topic(run)}) if assignment else assignment
 
 
 WORKER: Final = ProtocolType(
