@@ -323,14 +323,14 @@ def _replace_static_member(result: Result, group: Group, request: JoinGroup, old
     start_session(result, group, member)
     has_own_token = takeover < LAST_TAKEOVER
     keeps_assignment = group.state is STABLE and has_own_token and _keeps_others(group, member, request)
-    former = member.image.metadata_for(group.protocol_name or "")
+    former = group.metadata_of(member)
     _update(result, group, member, request, settle=keeps_assignment)
     if keeps_assignment and renew_assignment(result, group, member):
         member.has_fetched = member.missed_phase = False
         member.taken_along_from = None
         member.skip_assignment = group.is_leader(member.member_id)
         _answer_from_memory(result, group, member, call, skip_assignment=member.skip_assignment)
-        if member.image.metadata_for(group.protocol_name or "") != former:
+        if group.metadata_of(member) != former:
             # It may subscribe to other topics now. Where members assign, the leader compares by itself (see the SDK).
             ask_for_assignment(result, group)
         watch_candidates(result, group)

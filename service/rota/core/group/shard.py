@@ -51,7 +51,7 @@ from rota.core.group.records import (
     ShardReleased,
     TopicChanged,
 )
-from rota.core.group.rows import GroupRow, RowChanges, ShardImage, SideCommit, TopicRow
+from rota.core.group.rows import GroupRow, OffsetRow, RowChanges, ShardImage, SideCommit, TopicRow
 from rota.core.group.sessions import (
     MemberName,
     heartbeat,
@@ -173,7 +173,7 @@ class ShardState:
             member.takeover = member_row.takeover
         for offset in image.offsets:
             # A user's transaction may have left one behind while its group was being deleted.
-            owner = self.groups.get((offset.namespace, offset.group_id))
+            owner = self._group_of(offset)
             if owner is not None:
                 owner.offsets[(offset.topic, offset.partition)] = offset
         for topic in image.topics:
@@ -274,6 +274,9 @@ class ShardState:
         last = self.last_topics.get(topic.namespace)
         if last is None or topic.revision >= last.revision:
             self.last_topics[topic.namespace] = topic
+
+    def _group_of(self, place: GroupRequest | Timer | AssignmentJob | OffsetRow) -> Group | None:
+        return self.groups.get((place.namespace, place.group_id))
 
     def _adopt(self, namespace: str, group_id: str) -> Group:
         key = (namespace, group_id)
@@ -389,7 +392,7 @@ class Shard(ShardState):
     def on_timer(self, timer: Timer, now_ms: int) -> Result:
         """A timer that an earlier result set has fired; stale ones do nothing."""
         result = Result(now_ms, self.limits, self.seen)
-        group = self.groups.get((timer.namespace, timer.group_id))
+        group = self._group_of(timer)
         if group is None:
             return result
         match timer.kind:
@@ -493,18 +496,18 @@ class Shard(ShardState):
 
     def note_asked(self, timer: Timer, now_ms: int) -> None:
         """The server is about to assign the timer's group: by the time of this moment."""
-        group = self.groups.get((timer.namespace, timer.group_id))
+        group = self._group_of(timer)
         if group is not None:
             group.asked_ms = max(group.asked_ms, now_ms)
 
     def is_current(self, job: AssignmentJob) -> bool:
         """Whether the group is still as the job found it: if not, `finish_job` does nothing."""
-        return is_current(self.groups.get((job.namespace, job.group_id)), job)
+        return is_current(self._group_of(job), job)
 
     def finish_job(self, job: AssignmentJob, outcome: Mapping[str, bytes] | str, now_ms: int) -> Result:
         """Take in the assignments that were computed, or why they could not be. Late ones do nothing."""
         result = Result(now_ms, self.limits, self.seen)
-        finish_job(result, self.groups.get((job.namespace, job.group_id)), job, outcome)
+        finish_job(result, self._group_of(job), job, outcome)
         self._note_dirty(result)
         return result
 
@@ -521,12 +524,12 @@ class Shard(ShardState):
 
     def removes_members(self, timer: Timer, now_ms: int) -> bool:
         """Would this timer remove members now because they are silent?"""
-        group = self.groups.get((timer.namespace, timer.group_id))
+        group = self._group_of(timer)
         return group is not None and removes_members(group, timer, now_ms)
 
     def extend_session(self, timer: Timer, seen_ms_ago: int, now_ms: int) -> None:
         """Another replica saw the member of this session timer so long ago."""
-        group = self.groups.get((timer.namespace, timer.group_id))
+        group = self._group_of(timer)
         member = group.members.get(timer.member_id) if group is not None else None
         if member is not None and member.session_deadline_ms is not None:
             seen_until_ms = now_ms - seen_ms_ago + member.image.session_timeout_ms
@@ -758,7 +761,7 @@ class Shard(ShardState):
         result.records.append(Entry(request.namespace, group_id, generation_id, result.now_ms, administered))
 
     def _group(self, request: Request) -> Group | None:
-        return self.groups.get((request.namespace, request.group_id)) if isinstance(request, GroupRequest) else None
+        return self._group_of(request) if isinstance(request, GroupRequest) else None
 
 
 def _target(request: Request) -> str:

@@ -381,6 +381,15 @@ class Group:
     def key(self) -> tuple[str, str]:
         return (self.namespace, self.group_id)
 
+    @property
+    def kind(self) -> str:
+        """The protocol type; empty if the group has none."""
+        return self.protocol_type or ""
+
+    def metadata_of(self, member: Member) -> bytes:
+        """The member's metadata for the protocol of the generation."""
+        return member.image.metadata_for(self.protocol_name or "")
+
     def topic_id(self, topic: str) -> int:
         """The topic that progress under this name is of: another id after each deletion."""
         row = self.topics.get((self.namespace, topic))
@@ -709,7 +718,7 @@ def _member_gone(group: Group, record: MemberGone, at_ms: int) -> None:
     client, host = member.image.client_id or record.member_id, member.image.host
     group.note_change(at_ms, ChangeKind.DEPARTURE, f"{client} at {host}" if host else client)
     if member.assignment:
-        metadata = member.image.metadata_for(group.protocol_name or "")
+        metadata = group.metadata_of(member)
         instance_id = member.image.group_instance_id
         group.departed.append(Departed(record.member_id, instance_id, metadata, member.assignment, at_ms))
     if not group.members:

@@ -170,7 +170,7 @@ def can_hand_over(group: Group, leader_id: str) -> bool:
     succession, leader = succession_of(group), group.members.get(leader_id)
     if succession is None or leader is None:
         return False
-    return attempt(None, succession.holding, leader.image.metadata_for(group.protocol_name or "")) is not None
+    return attempt(None, succession.holding, group.metadata_of(leader)) is not None
 
 
 def _heir_of(group: Group, succession: Succession) -> str:
@@ -199,7 +199,7 @@ def handing_over(group: Group, successor_id: str) -> Generation:
 
 
 def _succession(group: Group, protocol_name: str) -> Succession | None:
-    side = server_side(group.protocol_type or "", protocol_name)
+    side = server_side(group.kind, protocol_name)
     return None if side is None else side.succession
 
 
