@@ -22,7 +22,7 @@ from rota.core.group.sessions import check_member
 from rota.core.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, Result
 from rota.protocol.causes import Cause
 from rota.protocol.errors import ErrorCode
-from rota.protocol.messages import FenceReply, SyncGroup
+from rota.protocol.messages import CommitReply, FenceReply, SyncGroup
 from tests.simulation.registry import Patch, mutant
 
 
@@ -268,12 +268,13 @@ def commit_does_not_renew_the_session(patch: Patch) -> None:
     """L1 (A4): a member that only commits is expired."""
     original = offsets.commit_offsets
 
-    def commit(result: Result, group: Any, request: Any, call: int) -> None:
+    def commit(result: Result, group: Any, request: Any) -> CommitReply:
         member = group.members.get(request.member_id)
         deadline_ms = member.session_deadline_ms if member is not None else None
-        original(result, group, request, call)
+        reply = original(result, group, request)
         if member is not None:
             member.session_deadline_ms = deadline_ms
+        return reply
 
     patch(shard, "commit_offsets", commit)
 

@@ -36,11 +36,10 @@ from rota.protocol.texts import TOPICS_CHANGED
 _HELD_BACK = Trigger(Cause.TOPICS_CHANGED, f"{TOPICS_CHANGED}, perhaps: the shard has another owner since the freeze")
 
 
-def freeze_group(result: Result, group: Group, request: FreezeGroup, call: int) -> None:
+def freeze_group(result: Result, group: Group, request: FreezeGroup) -> FreezeReply:
     """An administrator freezes the group, prolongs or shortens its freeze, or ends it (`for_ms` of 0)."""
     if group.settled is None:
-        result.reply(call, FreezeReply(ErrorCode.INVALID_REQUEST, "the group has had no generation yet"))
-        return
+        return FreezeReply(ErrorCode.INVALID_REQUEST, "the group has had no generation yet")
     if request.for_ms:
         record(result, group, GroupFrozen(result.now_ms + request.for_ms, request.reason))
         watch_freeze(result, group)
@@ -48,7 +47,7 @@ def freeze_group(result: Result, group: Group, request: FreezeGroup, call: int) 
     elif group.frozen_until_ms is not None:
         record(result, group, GroupUnfrozen(request.reason))
         _thaw(result, group)
-    result.reply(call, FreezeReply(frozen_until_ms=group.frozen_until_ms))
+    return FreezeReply(frozen_until_ms=group.frozen_until_ms)
 
 
 def refuse_newcomer(group: Group, request: JoinGroup, now_ms: int) -> JoinReply | None:
@@ -100,7 +99,7 @@ def _thaw(result: Result, group: Group) -> None:
 # At most so many members leave at once, and none while the group rebalances (ADR 64).
 
 
-def drain_member(result: Result, group: Group, request: DrainMember, call: int) -> None:
+def drain_member(result: Result, group: Group, request: DrainMember) -> DrainReply:
     """May this member leave now? A permission counts until the member has left, or its time is over."""
     member_id = request.member_id or group.static_members.get(request.group_instance_id or "", "")
     error = check_member(group, member_id, request.group_instance_id, request.subject)
@@ -108,17 +107,15 @@ def drain_member(result: Result, group: Group, request: DrainMember, call: int) 
         detail = why(error, group, request.group_instance_id)
         if error is ErrorCode.UNKNOWN_MEMBER_ID:
             detail = no_member(request.group_instance_id or member_id, group.group_id, group.namespace)
-        result.reply(call, DrainReply(error, detail))
-        return
+        return DrainReply(error, detail)
     leaving = group.leaving_at(result.now_ms)
     others = tuple(each for each in leaving if each != member_id)
     why_not = _drain_refusal(group, others, request, result.now_ms)
     if why_not:
-        result.reply(call, DrainReply(leaving=tuple(leaving), why_not=why_not))
-        return
+        return DrainReply(leaving=tuple(leaving), why_not=why_not)
     until_ms = result.now_ms + request.grant_ms
     record(result, group, LeaveGranted(member_id, until_ms, request.max_leaving, request.reason))
-    result.reply(call, DrainReply(granted=True, until_ms=until_ms, leaving=tuple(group.leaving_at(result.now_ms))))
+    return DrainReply(granted=True, until_ms=until_ms, leaving=tuple(group.leaving_at(result.now_ms)))
 
 
 def _drain_refusal(group: Group, others: tuple[str, ...], request: DrainMember, now_ms: int) -> str:
@@ -134,12 +131,11 @@ def _drain_refusal(group: Group, others: tuple[str, ...], request: DrainMember, 
 # --- quarantine -----------------------------------------------------------------------------------
 
 
-def quarantine_group(result: Result, group: Group, request: QuarantineGroup, call: int) -> None:
+def quarantine_group(result: Result, group: Group, request: QuarantineGroup) -> QuarantineReply:
     """Change the rule, and release units."""
     refusal = _quarantine_refusal(group, request)
     if refusal:
-        result.reply(call, QuarantineReply(ErrorCode.INVALID_REQUEST, refusal))
-        return
+        return QuarantineReply(ErrorCode.INVALID_REQUEST, refusal)
     rule = group.quarantine
     former = (rule.after_falls, rule.max_units, rule.release_after_ms)
     asked = (request.after_falls, request.max_units, request.release_after_ms)
@@ -151,7 +147,7 @@ def quarantine_group(result: Result, group: Group, request: QuarantineGroup, cal
     if request.release:
         release_units(result, group, tuple(dict.fromkeys(request.release)), request.reason)
     units = group.quarantine.names
-    result.reply(call, QuarantineReply(ErrorCode.NONE, "", after_falls, max_units, release_after_ms, units))
+    return QuarantineReply(ErrorCode.NONE, "", after_falls, max_units, release_after_ms, units)
 
 
 def watch_quarantine(result: Result, group: Group) -> None:

@@ -46,7 +46,7 @@ def check_commit(group: Group, request: CommitOffsets) -> ErrorCode:
     return ErrorCode.REBALANCE_IN_PROGRESS if group.state is COMPLETING_REBALANCE else _NONE
 
 
-def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: int) -> None:
+def commit_offsets(result: Result, group: Group, request: CommitOffsets) -> CommitReply:
     """Record progress and renew the session. One partition's bad metadata does not spoil the others."""
     error = check_commit(group, request)
     if error is not _NONE:
@@ -54,9 +54,8 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
         detail = why(error, group, instance_id)
         if request.is_standalone:
             detail = f"it has {len(group.members)} members, and an administrator sets offsets only while it has none"
-        result.reply(call, CommitReply(error, detail))
         report_fenced(result, group, "commit", error, request.member_id, instance_id, request.generation_id)
-        return
+        return CommitReply(error, detail)
     answers, accepted = [], []
     most_chars = result.limits.offset_metadata_max_chars
     for o in request.offsets:
@@ -76,7 +75,7 @@ def commit_offsets(result: Result, group: Group, request: CommitOffsets, call: i
     member = group.members.get(request.member_id)
     if member is not None:
         renew_session(result, group, member)
-    result.reply(call, CommitReply(partitions=tuple(answers)))
+    return CommitReply(partitions=tuple(answers))
 
 
 def fetch_offsets(group: Group, request: FetchOffsets) -> FetchReply:
@@ -98,11 +97,10 @@ def forget_topic(result: Result, group: Group, topic: str) -> bool:
     return bool(partitions)
 
 
-def delete_offsets(result: Result, group: Group, request: DeleteOffsets, call: int) -> None:
+def delete_offsets(result: Result, group: Group, request: DeleteOffsets) -> DeleteOffsetsReply:
     """Delete offsets, of topics without a subscriber in the group."""
     if group.state is not EMPTY and group.protocol_type != "consumer":
-        result.reply(call, DeleteOffsetsReply(ErrorCode.NON_EMPTY_GROUP))
-        return
+        return DeleteOffsetsReply(ErrorCode.NON_EMPTY_GROUP)
     answers = []
     gone: dict[tuple[str, int], None] = {}
     for wanted in request.topics:
@@ -114,7 +112,7 @@ def delete_offsets(result: Result, group: Group, request: DeleteOffsets, call: i
                 gone[(wanted.topic, partition)] = None
     if gone:
         record(result, group, OffsetsDeleted(tuple(gone), "request"))
-    result.reply(call, DeleteOffsetsReply(partitions=tuple(answers)))
+    return DeleteOffsetsReply(partitions=tuple(answers))
 
 
 def is_subscribed(group: Group, topic: str) -> bool:

@@ -156,22 +156,19 @@ def _take_along(result: Result, group: Group) -> None:
             member.heartbeat_call = None
 
 
-def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call: int) -> None:
+def force_rebalance(result: Result, group: Group, request: RebalanceGroup) -> RebalanceReply:
     """An administrator has the group agree anew, by another leader where `step_down` asks so. Not in Kafka.
 
     It starts a join phase, or goes along with the one that is under way; no member is removed by it.
     """
     leader_id = group.generation_leader_id
     if group.state is EMPTY:
-        result.reply(call, RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no members"))
-        return
+        return RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no members")
     if request.step_down and leader_id is None:
-        result.reply(call, RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no leader"))
-        return
+        return RebalanceReply(ErrorCode.INVALID_REQUEST, "the group has no leader")
     if group.is_frozen(result.now_ms):
         why = f"{group.says_frozen(result.now_ms)}: unfreeze it first"
-        result.reply(call, RebalanceReply(ErrorCode.INVALID_REQUEST, why))
-        return
+        return RebalanceReply(ErrorCode.INVALID_REQUEST, why)
     asked = f"leader {leader_id} was asked to step down" if request.step_down else "a rebalance was asked for"
     cause = Cause.STEP_DOWN if request.step_down else Cause.REQUESTED
     asked = f"{asked}: {request.reason}" if request.reason else asked
@@ -180,14 +177,13 @@ def force_rebalance(result: Result, group: Group, request: RebalanceGroup, call:
         watch_candidates(result, group)
         if group.preempt_at_ms == result.now_ms:
             on_preempt_timer(result, group, result.now_ms)
-            result.reply(call, RebalanceReply(generation_id=group.generation_id))
-            return
+            return RebalanceReply(generation_id=group.generation_id)
         group.steps_down = wish  # It is asked when another member has joined.
     elif request.step_down:
         group.passed_over = leader_id
     if group.state is not PREPARING_REBALANCE:
         start_rebalance(result, group, Trigger(cause, asked))
-    result.reply(call, RebalanceReply(generation_id=group.generation_id))
+    return RebalanceReply(generation_id=group.generation_id)
 
 
 def on_preempt_timer(result: Result, group: Group, at_ms: int) -> None:
@@ -390,7 +386,7 @@ def _answer_joins(result: Result, group: Group, *, is_served: bool) -> None:
 # --- leaves and removals (protocol.md §3) ---------------------------------------------------------
 
 
-def leave_group(result: Result, group: Group, request: LeaveGroup, call: int) -> None:
+def leave_group(result: Result, group: Group, request: LeaveGroup) -> LeaveReply:
     """Remove the members, answer with an error for ids that are none, then have the others rebalance, once."""
     members_before = len(group.members)
     pending_before = len(group.pending)
@@ -401,7 +397,7 @@ def leave_group(result: Result, group: Group, request: LeaveGroup, call: int) ->
     elif len(group.pending) < pending_before:
         # A pending id was never in the generation: its going only ends the wait for it (§9).
         maybe_complete_join(result, group)
-    result.reply(call, LeaveReply(members=answers))
+    return LeaveReply(members=answers)
 
 
 def _leave(result: Result, group: Group, leaving: LeavingMember, request: LeaveGroup) -> LeftMember:

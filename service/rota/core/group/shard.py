@@ -360,7 +360,7 @@ class Shard(ShardState):
                 else:
                     heartbeat(result, group, request, call)
             case CommitOffsets():
-                self._commit(result, request, call)
+                result.reply(call, self._commit(result, request))
             case JoinGroup():
                 self._join(result, request, call)
             case SyncGroup():
@@ -377,12 +377,12 @@ class Shard(ShardState):
                 else:
                     heartbeat_many(result, group, request, call)
             case LeaveGroup():
-                self._leave(result, request, call)
+                result.reply(call, self._leave(result, request))
             case FetchOffsets():
                 key = (request.namespace, request.group_id)
                 result.reply(call, fetch_offsets(self.groups.get(key) or self._new_group(key), request))
             case _:
-                self._administer(result, request, call)
+                result.reply(call, self._administer(result, request))
         if result.records:
             if isinstance(request, Audited) and request.act is not None:
                 self._audit(result, request, request.act)
@@ -599,73 +599,62 @@ class Shard(ShardState):
             return JoinReply(ErrorCode.INVALID_SESSION_TIMEOUT, detail=detail, member_id=request.member_id)
         return None
 
-    def _leave(self, result: Result, request: LeaveGroup, call: int) -> None:
+    def _leave(self, result: Result, request: LeaveGroup) -> Reply:
         group = self._group(request)
         if group is not None:
-            leave_group(result, group, request, call)
-            return
+            return leave_group(result, group, request)
         if request.by_admin or not request.group_id:
-            result.reply(call, self._no_group(request))
-            return
+            return self._no_group(request)
         unknown = tuple(LeftMember(m.member_id, m.group_instance_id, UNKNOWN_MEMBER_ID) for m in request.members)
-        result.reply(call, LeaveReply(members=unknown))
+        return LeaveReply(members=unknown)
 
-    def _commit(self, result: Result, request: CommitOffsets, call: int) -> None:
-        key = (request.namespace, request.group_id)
-        group = self.groups.get(key)
+    def _commit(self, result: Result, request: CommitOffsets) -> Reply:
+        group = self._group_of(request)
         if group is None and request.group_id and request.is_standalone:
-            group = self.groups[key] = self._new_group(key)
+            group = self._adopt(request.namespace, request.group_id)
             group.state_since_ms = result.now_ms
-        if group is None:
-            result.reply(call, self._no_group(request))
-        else:
-            commit_offsets(result, group, request, call)
+        return self._no_group(request) if group is None else commit_offsets(result, group, request)
 
-    def _administer(self, result: Result, request: Request, call: int) -> None:
+    def _administer(self, result: Result, request: Request) -> Reply:
         match request:
             case ListGroups():
-                result.reply(call, list_groups(self.groups.values(), request, result.now_ms))
+                return list_groups(self.groups.values(), request, result.now_ms)
             case PutTopic():
-                result.reply(call, self._put_topic(result, request))
+                return self._put_topic(result, request)
             case GetTopic():
                 topic = self.topics.get((request.namespace, request.topic))
-                result.reply(call, topic_reply(topic) if topic and topic.partitions else no_topic(request))
+                return topic_reply(topic) if topic and topic.partitions else no_topic(request)
             case DeleteTopic():
-                result.reply(call, self._delete_topic(result, request))
+                return self._delete_topic(result, request)
             case ForgetTopic():
                 groups = self._forget_topic(result, request, request.topic_id, "deleted: its progress does not count")
-                result.reply(call, TopicReply(topic=request.topic, groups=groups))
+                return TopicReply(topic=request.topic, groups=groups)
             case ListTopics():
-                last = self.last_topics.get(request.namespace)
-                result.reply(call, list_topics(self.topics.values(), last, request))
+                return list_topics(self.topics.values(), self.last_topics.get(request.namespace), request)
             case _:
-                assert isinstance(request, GroupRequest), f"no handler for {type(request).__name__}"
                 group = self._group(request)
-                if group is None:
-                    result.reply(call, self._no_group(request))
-                else:
-                    self._administer_group(result, group, request, call)
+                return self._no_group(request) if group is None else self._administer_group(result, group, request)
 
-    def _administer_group(self, result: Result, group: Group, request: Request, call: int) -> None:
+    def _administer_group(self, result: Result, group: Group, request: Request) -> Reply:
         match request:
             case DescribeGroup():
-                result.reply(call, describe_group(group, result.now_ms))
+                return describe_group(group, result.now_ms)
             case VerifyFence():
-                result.reply(call, verify_fence(group, request))
+                return verify_fence(group, request)
             case GetLeader():
-                result.reply(call, get_leader(group))
+                return get_leader(group)
             case DeleteGroup():
-                result.reply(call, self._delete_group(result, group, request))
+                return self._delete_group(result, group, request)
             case RebalanceGroup():
-                force_rebalance(result, group, request, call)
+                return force_rebalance(result, group, request)
             case FreezeGroup():
-                freeze_group(result, group, request, call)
+                return freeze_group(result, group, request)
             case QuarantineGroup():
-                quarantine_group(result, group, request, call)
+                return quarantine_group(result, group, request)
             case DrainMember():
-                drain_member(result, group, request, call)
+                return drain_member(result, group, request)
             case DeleteOffsets():
-                delete_offsets(result, group, request, call)
+                return delete_offsets(result, group, request)
             case _:
                 raise AssertionError(f"no handler for {type(request).__name__}")
 
