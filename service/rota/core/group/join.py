@@ -218,14 +218,6 @@ def _lose_place(result: Result, group: Group, member_id: str) -> None:
         record(result, group, MemberRemoved(member_id, instance_id, "the group is full", Cause.GROUP_FULL))
 
 
-def unpark_join(result: Result, group: Group, member: Member, *, answer: bool) -> None:
-    """The call's own time is over, or its client hung up. The member stays joined; its session runs again."""
-    call, member.join_call = member.join_call, None
-    if answer and call is not None:
-        result.reply(call, JoinReply(pending=True, member_id=member.member_id, generation_id=group.generation_id))
-    start_session(result, group, member)
-
-
 def _has_room(group: Group, member_id: str, limits: Limits) -> bool:
     """In the join phase only members that have joined count, because the others may not come back."""
     if group.state is EMPTY:

@@ -452,13 +452,9 @@ def _after_departure(result: Result, group: Group, left: list[LeavingMember], *,
     verb = "was removed" if by_admin else f"left: its work on {failed_unit} failed" if failed_unit else "left"
     reason = f"{', '.join(gone[:3])}{' and others' if len(gone) > 3 else ''} {verb}"
     trigger = Trigger(_cause(left[0], by_admin=by_admin), reason, gone[0] if len(gone) == 1 else "")
-    if group.state is PREPARING_REBALANCE:
-        maybe_complete_join(result, group)
-    elif group.members:
-        replace_departed(result, group, trigger)
-    else:
-        assert group.state is not EMPTY
-        empty_group(result, group, trigger)
+    # Unlike an expiry, a leave does not end the initial delay early: so does Kafka.
+    if not (group.state is PREPARING_REBALANCE and group.initial):
+        _go_on_without(result, group, trigger)
 
 
 # --- the end of a member's time (protocol.md §5) --------------------------------------------------
@@ -492,11 +488,11 @@ def on_session_timer(result: Result, group: Group, timer: Timer) -> None:
     note_fall(result, group, member, Cause.MEMBER_EXPIRED, silent)
     gone = MemberExpired(member_id, instance_id, silent, Cause.MEMBER_EXPIRED)
     record(result, group, gone)
-    _after_expiry(result, group, trigger_of(gone))
+    _go_on_without(result, group, trigger_of(gone))
 
 
-def _after_expiry(result: Result, group: Group, trigger: Trigger) -> None:
-    """Unlike a leave, an expiry may end the initial delay early: so does Kafka."""
+def _go_on_without(result: Result, group: Group, trigger: Trigger) -> None:
+    """A member is gone: the join phase may be over, standbys take over, the others rebalance, or the group is empty."""
     if group.state is PREPARING_REBALANCE:
         if group.all_joined():
             complete_join(result, group)
@@ -530,4 +526,4 @@ def on_sync_timer(result: Result, group: Group, timer: Timer) -> None:
         return
     reason = f"{len(late)} of the members did not sync within the rebalance timeout"
     by = late[0] if len(late) == 1 else ""
-    _after_expiry(result, group, Trigger(Cause.SYNC_TIMEOUT, reason, by))
+    _go_on_without(result, group, Trigger(Cause.SYNC_TIMEOUT, reason, by))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rota.core.group.assignment import AssignmentJob, ask_for_assignment, assignment_job, is_current
 from rota.core.group.describe import describe_group, get_leader, list_groups, verify_fence
-from rota.core.group.join import check_join, join_group, reject_join, unpark_join
+from rota.core.group.join import check_join, join_group, reject_join
 from rota.core.group.maintenance import (
     drain_member,
     freeze_group,
@@ -76,7 +76,7 @@ from rota.core.group.state import (
     record,
 )
 from rota.core.group.succession import watch_candidates
-from rota.core.group.sync import finish_job, sync_group, unpark_sync
+from rota.core.group.sync import finish_job, sync_group
 from rota.core.group.topics import check_put, list_topics, no_topic, topic_reply
 from rota.protocol.calls import refuse
 from rota.protocol.errors import ErrorCode
@@ -781,20 +781,24 @@ def _parked_member(group: Group, request: Request, call: int) -> Member | None:
         return None
     member_id = request.member_id or group.static_members.get(request.group_instance_id or "", "")
     member = group.members.get(member_id)
-    return member if member is not None and _holds(member, call) else None
-
-
-def _holds(member: Member, call: int) -> bool:
-    return call in (member.join_call, member.sync_call, member.heartbeat_call)
+    parks = member is not None and call in (member.join_call, member.sync_call, member.heartbeat_call)
+    return member if parks else None
 
 
 def _unpark(result: Result, group: Group, member: Member, call: int, *, answer: bool) -> None:
-    if call == member.join_call:
-        unpark_join(result, group, member, answer=answer)
-    elif call == member.sync_call:
-        unpark_sync(result, group, member, answer=answer)
-    else:
+    """The member stays joined, and its session runs again."""
+    if call == member.heartbeat_call:
         unpark_heartbeat(result, group, member, answer=answer)
+        return
+    reply: Reply = SyncReply(pending=True, generation_id=group.generation_id)
+    if call == member.join_call:
+        member.join_call = None
+        reply = JoinReply(pending=True, member_id=member.member_id, generation_id=group.generation_id)
+    else:
+        member.sync_call = None
+    if answer:
+        result.reply(call, reply)
+    start_sessions(result, group, (member,))
 
 
 def _resume(result: Result, group: Group) -> None:

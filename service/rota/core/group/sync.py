@@ -88,14 +88,6 @@ def sync_reply(group: Group, member: Member) -> SyncReply:
     )
 
 
-def unpark_sync(result: Result, group: Group, member: Member, *, answer: bool) -> None:
-    """The call's own time is over, or its client hung up; the member's session runs again."""
-    call, member.sync_call = member.sync_call, None
-    if answer and call is not None:
-        result.reply(call, SyncReply(pending=True, generation_id=group.generation_id))
-    start_session(result, group, member)
-
-
 def _check(group: Group, request: SyncGroup) -> SyncReply | None:
     instance_id, subject = request.group_instance_id, request.subject
     error = check_generation(group, request.member_id, instance_id, request.generation_id, subject)
