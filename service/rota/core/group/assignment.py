@@ -44,7 +44,7 @@ def leave_out(group: Group, assignments: Mapping[str, bytes]) -> Mapping[str, by
     units = frozenset(group.quarantine.names)
     if not units:
         return assignments
-    kind = group.kind
+    kind = group.protocol_type
     return {member_id: without_units(kind, share, units) for member_id, share in assignments.items()}
 
 
@@ -57,7 +57,7 @@ def note_fall(
     """A member is about to be removed because it has fallen. A report names the one unit that it failed on."""
     if not group.quarantine.after_falls:
         return
-    held = units_of(group.kind, member.assignment)
+    held = units_of(group.protocol_type, member.assignment)
     if failed_unit is not None:
         held &= {failed_unit}
     elif not _was_seen(result, group, member):
@@ -75,14 +75,14 @@ def clear_survived(result: Result, group: Group, member: Member) -> None:
     """The member leaves in order: its units have not felled it, also where they have just felled another holder."""
     if not (group.quarantine.suspects or group.falls):
         return
-    survived = units_of(group.kind, member.assignment)
+    survived = units_of(group.protocol_type, member.assignment)
     group.falls = [fall._replace(units=tuple(u for u in fall.units if u not in survived)) for fall in group.falls]
     _clear(result, group, survived, member.member_id, "left in order")
 
 
 def clear_handed_over(result: Result, group: Group, given: Mapping[str, bytes]) -> None:
     """Members that lose units by a new assignment have survived them."""
-    kind = group.kind
+    kind = group.protocol_type
     for member_id, member in list(group.members.items()) if group.quarantine.suspects else ():
         share = given.get(member_id, b"")
         if member.assignment != share:
@@ -157,7 +157,7 @@ AGAIN_MS = 1_000
 
 def server_side_of(group: Group) -> ServerSide | None:
     """How the coordinator assigns for this generation; None where its leader does."""
-    return server_side(group.kind, group.protocol_name or "")
+    return server_side(group.protocol_type, group.protocol_name)
 
 
 def begin_assigning(result: Result, group: Group, side: ServerSide) -> None:
@@ -269,7 +269,7 @@ def promote_standbys(result: Result, group: Group, trigger: Trigger) -> bool:
 
 def describe_topic_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
     """What a new assignment says of topics, to be put behind a reason: `: docs 64 → 96`; or nothing."""
-    changes = describe_topics(group.kind, shares_of(group), assignments)
+    changes = describe_topics(group.protocol_type, shares_of(group), assignments)
     return f": {changes}" if changes else ""
 
 
@@ -306,14 +306,20 @@ def _await_no_syncs(group: Group) -> None:
 def generation_of(group: Group) -> Generation:
     """The members as they are to be assigned."""
     members = tuple(
-        JoinedWith(m.member_id, m.image.group_instance_id, group.metadata_of(m), m.assignment, group.token_of(m))
+        JoinedWith(
+            m.member_id,
+            m.image.group_instance_id,
+            m.image.metadata_for(group.protocol_name),
+            m.assignment,
+            group.token_of(m),
+        )
         for m in group.members.values()
     )
     leader = group.members.get(group.leader_id or "")
     return Generation(
         group.generation_id,
         group.leader_id or "",
-        group.protocol_name or "",
+        group.protocol_name,
         members,
         group.token_of(leader) if leader is not None else NO_TOKEN,
         departed=tuple(group.departed),

@@ -66,8 +66,8 @@ def describe_group(group: Group, now_ms: int) -> DescribeReply:
         group_id=group.group_id,
         state=group.state.value,
         generation_id=group.generation_id,
-        protocol_type=group.kind,
-        protocol_name=(group.protocol_name or "") if group.state is STABLE else "",
+        protocol_type=group.protocol_type,
+        protocol_name=group.protocol_name if group.state is STABLE else "",
         leader_id=group.generation_leader_id or "",
         members=tuple(
             _described(group, member, decodes=number < MAX_DECODED_MEMBERS)
@@ -85,7 +85,7 @@ def describe_group(group: Group, now_ms: int) -> DescribeReply:
         quarantine_after=group.quarantine.after_falls,
         quarantined=group.quarantine.names,
         preempt_at_ms=group.preempt_at_ms if group.state is STABLE else None,
-        generation_protocol_name=group.protocol_name or "",
+        generation_protocol_name=group.protocol_name,
         troubles=judge(group, now_ms),
     )
 
@@ -123,15 +123,15 @@ def _listed(group: Group, request: ListGroups, states: set[str]) -> bool:
         group.namespace == request.namespace
         and group.group_id > request.after
         and (not states or group.state.value.lower() in states)
-        and (not request.protocol_types or (group.kind) in request.protocol_types)
+        and (not request.protocol_types or (group.protocol_type) in request.protocol_types)
         and (not request.topic or _has_subscriber(group, request.topic))
     )
 
 
 def _has_subscriber(group: Group, topic: str) -> bool:
     """Whether a member is known to subscribe to the topic. Before the first generation no protocol is chosen yet."""
-    kind, name = group.kind, group.protocol_name
-    return name is not None and any(
+    kind, name = group.protocol_type, group.protocol_name
+    return bool(name) and any(
         subscribes(kind, member.image.metadata_for(name), topic) for member in group.members.values()
     )
 
@@ -140,7 +140,7 @@ def _summary(group: Group, now_ms: int) -> ListedGroup:
     return ListedGroup(
         group_id=group.group_id,
         state=group.state.value,
-        protocol_type=group.kind,
+        protocol_type=group.protocol_type,
         generation_id=group.generation_id,
         members=len(group.members),
         group_type=GROUP_TYPE,
@@ -154,11 +154,11 @@ def _summary(group: Group, now_ms: int) -> ListedGroup:
 
 def _described(group: Group, member: Member, *, decodes: bool) -> DescribedMember:
     image = member.image
-    metadata = group.metadata_of(member) if group.state is STABLE else b""
+    metadata = member.image.metadata_for(group.protocol_name) if group.state is STABLE else b""
     # An assignment that was interrupted has ended those of the generation before, too, as in Kafka 4.
     assigned_id = group.generation_id - 1 if group.state is COMPLETING_REBALANCE else group.generation_id
     assignment = member.assignment if group.assigned_generation_id == assigned_id else b""
-    kind = group.kind
+    kind = group.protocol_type
     return DescribedMember(
         member_id=image.member_id,
         group_instance_id=image.group_instance_id,
@@ -349,7 +349,7 @@ def _stuck(group: Group, now_ms: int) -> Iterable[Trouble]:
 
 def _deserted(group: Group, now_ms: int) -> Iterable[Trouble]:
     """The last member expired. One that left had done its work, such as a nightly job."""
-    kind = group.kind
+    kind = group.protocol_type
     if group.rebalance_cause in (Cause.MEMBER_EXPIRED, Cause.SYNC_TIMEOUT) and (kind == LEADER or has_units(kind)):
         text = f"It has had no member for {duration(now_ms - group.state_since_ms)}: {group.rebalance_reason}."
         yield _trouble(group, TroubleKind.LEADERLESS if kind == LEADER else TroubleKind.UNOWNED, text, "history")
@@ -357,7 +357,7 @@ def _deserted(group: Group, now_ms: int) -> Iterable[Trouble]:
 
 def may_divide_topics(group: Group) -> bool:
     """Whether the shares of its members may be partitions of topics."""
-    return group.state is STABLE and has_units(group.kind)
+    return group.state is STABLE and has_units(group.protocol_type)
 
 
 def unowned_partitions(
@@ -367,8 +367,8 @@ def unowned_partitions(
 
     It takes long for a large group, so it may run in a thread: `members` is a copy.
     """
-    kind, wanted, patterns = group.kind, set[str](), list[bytes]()
-    for metadata in dict.fromkeys(group.metadata_of(member) for member in members):
+    kind, wanted, patterns = group.protocol_type, set[str](), list[bytes]()
+    for metadata in dict.fromkeys(member.image.metadata_for(group.protocol_name) for member in members):
         names = subscribed_topics(kind, metadata)
         if names is None:
             patterns.append(metadata)

@@ -69,7 +69,7 @@ def join_mismatch(group: Group, protocol_type: str, protocol_names: Sequence[str
     offered = f"this member offers {_names(protocol_names)}"
     if group.protocol_type != protocol_type:
         return (
-            f"group {_quoted(group.group_id)} has {_type(group.protocol_type or '')} and {_names(_common(group))};"
+            f"group {_quoted(group.group_id)} has {_type(group.protocol_type)} and {_names(_common(group))};"
             f" {offered} of {_type(protocol_type)}; use another group name"
         )
     return (
@@ -91,7 +91,7 @@ def sync_mismatch(group: Group, protocol_type: str | None, protocol_name: str | 
         (group.protocol_type, protocol_type) if differs == "protocol type" else (group.protocol_name, protocol_name)
     )
     return (
-        f"group {_quoted(group.group_id)} has the {differs} {_quoted(of_group or '')}, this member's sync names"
+        f"group {_quoted(group.group_id)} has the {differs} {_quoted(of_group)}, this member's sync names"
         f" {_quoted(of_member or '')}"
     )
 
@@ -315,14 +315,14 @@ def _replace_static_member(result: Result, group: Group, request: JoinGroup, old
     start_session(result, group, member)
     has_own_token = takeover < LAST_TAKEOVER
     keeps_assignment = group.state is STABLE and has_own_token and _keeps_others(group, member, request)
-    former = group.metadata_of(member)
+    former = member.image.metadata_for(group.protocol_name)
     _update(result, group, member, request, settle=keeps_assignment)
     if keeps_assignment and renew_assignment(result, group, member):
         member.has_fetched = member.missed_phase = False
         member.taken_along_from = None
         member.skip_assignment = group.is_leader(member.member_id)
         _answer_from_memory(result, group, member, call, skip_assignment=member.skip_assignment)
-        if group.metadata_of(member) != former:
+        if member.image.metadata_for(group.protocol_name) != former:
             # It may subscribe to other topics now. Where members assign, the leader compares by itself (see the SDK).
             ask_for_assignment(result, group)
         watch_candidates(result, group)
@@ -338,7 +338,7 @@ def _replace_static_member(result: Result, group: Group, request: JoinGroup, old
 
 def _keeps_others(group: Group, member: Member, request: JoinGroup) -> bool:
     """Would a Stable group choose the same protocol again, and assign the same to the others?"""
-    name = group.protocol_name or ""
+    name = group.protocol_name
     said = next((protocol.metadata for protocol in request.protocols if protocol.name == name), b"")
     return _keeps_protocol(group, member, request) and not concerns_all(group, member.image.metadata_for(name), said)
 

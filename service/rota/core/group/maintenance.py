@@ -172,9 +172,9 @@ def release_units(result: Result, group: Group, units: Collection[str], reason: 
 
 
 def _quarantine_refusal(group: Group, request: QuarantineGroup) -> str:
-    if group.settled is None or group.protocol_type is None:
+    if group.settled is None or not group.protocol_type:
         return "the group has had no generation yet"
-    if not has_units(group.kind):
+    if not has_units(group.protocol_type):
         return f"shares of type {group.protocol_type!r} have no units that could be quarantined"
     unknown = [unit for unit in request.release if unit not in group.quarantine.names]
     return f"{unknown[0]} is not quarantined" if unknown else ""

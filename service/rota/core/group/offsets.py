@@ -125,7 +125,7 @@ def is_subscribed(group: Group, topic: str) -> bool:
 
 def group_topics(group: Group) -> frozenset[str] | None:
     """What the members of a consumer group read; None where that is not known."""
-    if group.protocol_type is None or group.protocol_name is None or not group.members:
+    if not group.protocol_name or not group.members:
         return None
     topics: set[str] = set()
     for member in group.members.values():
@@ -146,9 +146,9 @@ def expired_offsets(group: Group, now_ms: int, limits: Limits) -> tuple[list[tup
     """
     retention_ms = limits.offsets_retention_ms
     candidates, empty_since_ms = group.offsets.items(), None
-    if group.protocol_type is not None and group.state is EMPTY:
+    if group.protocol_type and group.state is EMPTY:
         empty_since_ms = group.state_since_ms
-    elif group.protocol_type is not None:
+    elif group.protocol_type:
         topics = group_topics(group) if group.state is STABLE else None
         if topics is None:
             return [], not group.offsets

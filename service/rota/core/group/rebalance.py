@@ -298,7 +298,7 @@ def join_reply(
         protocol_name=group.protocol_name,
         leader_id=group.leader_id or "",
         members=tuple(
-            JoinedMember(m.image.member_id, m.image.group_instance_id, group.metadata_of(m))
+            JoinedMember(m.image.member_id, m.image.group_instance_id, m.image.metadata_for(group.protocol_name))
             for m in (group.members.values() if leads and not by_server else ())
         ),
         skip_assignment=skip_assignment or by_server,
@@ -340,7 +340,7 @@ def _complete_generation(result: Result, group: Group, leader_id: str, protocol_
         group,
         GenerationCompleted(
             generation_id=group.generation_id + 1,
-            protocol_type=group.kind,
+            protocol_type=group.protocol_type,
             protocol_name=protocol_name,
             leader_id=leader_id,
             member_ids=tuple(group.members),

@@ -300,8 +300,10 @@ class Group:
         self.join_generation_id = generation_id
         self.takeovers = 0
         """How many static members of this generation another member id has taken over."""
-        self.protocol_type: str | None = None
-        self.protocol_name: str | None = None
+        self.protocol_type = ""
+        """Empty before the first member joins."""
+        self.protocol_name = ""
+        """Of the generation; empty if the group has none."""
         self.generation_leader_id: str | None = None
         """The leader of the generation, None once it is removed: no other member becomes its leader."""
         self.leader_id: str | None = None
@@ -380,15 +382,6 @@ class Group:
     @property
     def key(self) -> tuple[str, str]:
         return (self.namespace, self.group_id)
-
-    @property
-    def kind(self) -> str:
-        """The protocol type; empty if the group has none."""
-        return self.protocol_type or ""
-
-    def metadata_of(self, member: Member) -> bytes:
-        """The member's metadata for the protocol of the generation."""
-        return member.image.metadata_for(self.protocol_name or "")
 
     def topic_id(self, topic: str) -> int:
         """The topic that progress under this name is of: another id after each deletion."""
@@ -540,8 +533,8 @@ class Group:
             state=state.value,
             generation_id=self.generation_id,
             join_generation_id=self.join_generation_id,
-            protocol_type=self.protocol_type,
-            protocol_name=self.protocol_name,
+            protocol_type=self.protocol_type or None,
+            protocol_name=self.protocol_name or None,
             leader_id=self.generation_leader_id,
             state_since_ms=self.state_since_ms,
             rebalance_reason=self.rebalance_reason,
@@ -586,8 +579,8 @@ class Group:
         self.join_generation_id = row.join_generation_id
         self.takeovers = row.takeovers
         self.state_since_ms = row.state_since_ms
-        self.protocol_type = row.protocol_type
-        self.protocol_name = row.protocol_name
+        self.protocol_type = row.protocol_type or ""
+        self.protocol_name = row.protocol_name or ""
         self.generation_leader_id = row.leader_id
         self.leader_id = row.leader_id or next(iter(self.members), None)
         self.rebalance_reason = row.rebalance_reason
@@ -718,7 +711,7 @@ def _member_gone(group: Group, record: MemberGone, at_ms: int) -> None:
     client, host = member.image.client_id or record.member_id, member.image.host
     group.note_change(at_ms, ChangeKind.DEPARTURE, f"{client} at {host}" if host else client)
     if member.assignment:
-        metadata = group.metadata_of(member)
+        metadata = member.image.metadata_for(group.protocol_name)
         instance_id = member.image.group_instance_id
         group.departed.append(Departed(record.member_id, instance_id, metadata, member.assignment, at_ms))
     if not group.members:
@@ -866,7 +859,7 @@ def _group_emptied(group: Group, record: GroupEmptied, at_ms: int) -> None:
         group.move_to(EMPTY, at_ms)
     group.begin_generation(record.generation_id)
     group.join_generation_id = record.generation_id
-    group.protocol_name = None
+    group.protocol_name = ""
     group.leader_id = group.generation_leader_id = None
     group.initial = False
     group.fenced_reported.clear()

@@ -99,7 +99,7 @@ def watch_candidates(result: Result, group: Group) -> None:
     if succession is None or group.state is not STABLE:
         group.preempt_at_ms = None
         return
-    name, now_ms, known = group.protocol_name or "", result.now_ms, group.ranked
+    name, now_ms, known = group.protocol_name, result.now_ms, group.ranked
     ranked: dict[str, Ranked] = {}
     for member in group.members.values():
         priority = attempt(0, lambda said: int(succession.priority(said)), member.image.metadata_for(name))
@@ -170,7 +170,7 @@ def can_hand_over(group: Group, leader_id: str) -> bool:
     succession, leader = succession_of(group), group.members.get(leader_id)
     if succession is None or leader is None:
         return False
-    return attempt(None, succession.holding, group.metadata_of(leader)) is not None
+    return attempt(None, succession.holding, leader.image.metadata_for(group.protocol_name)) is not None
 
 
 def _heir_of(group: Group, succession: Succession) -> str:
@@ -195,11 +195,11 @@ def handing_over(group: Group, successor_id: str) -> Generation:
         JoinedWith(each.member_id, each.group_instance_id, each.metadata, each.former, token)
         for each in generation_of(group).members
     )
-    return Generation(generation_id, group.leader_id or "", group.protocol_name or "", members, token, successor_id)
+    return Generation(generation_id, group.leader_id or "", group.protocol_name, members, token, successor_id)
 
 
 def _succession(group: Group, protocol_name: str) -> Succession | None:
-    side = server_side(group.kind, protocol_name)
+    side = server_side(group.protocol_type, protocol_name)
     return None if side is None else side.succession
 
 

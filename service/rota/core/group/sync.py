@@ -96,14 +96,11 @@ def _check(group: Group, request: SyncGroup) -> SyncReply | None:
     if error is not ErrorCode.NONE:
         return SyncReply(error, why(error, group, instance_id))
     named = (request.protocol_type, request.protocol_name)
-    if _differs_from(group.protocol_type, named[0]) or _differs_from(group.protocol_name, named[1]):
+    # A sync need not name either, and before its first generation a group has no protocol.
+    pairs = zip(named, (group.protocol_type, group.protocol_name), strict=True)
+    if any(of_request is not None and of_group and of_request != of_group for of_request, of_group in pairs):
         return SyncReply(ErrorCode.INCONSISTENT_GROUP_PROTOCOL, detail=sync_mismatch(group, *named))
     return None
-
-
-def _differs_from(of_group: str | None, of_request: str | None) -> bool:
-    """A sync need not name either, and before its first generation a group has no protocol."""
-    return of_request is not None and of_group is not None and of_request != of_group
 
 
 def _park(result: Result, group: Group, member: Member, call: int) -> None:
