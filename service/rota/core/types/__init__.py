@@ -11,11 +11,11 @@ from rota.core.types.plugin import (
     ServerSide,
     Succession,
     Units,
-    attempt,
 )
 from rota.core.types.registry import (
     ENTRY_POINT_GROUP,
     BrokenPlugin,
+    attempt,
     describe_topics,
     has_units,
     protocol_types,

@@ -15,18 +15,6 @@ Readable: TypeAlias = Mapping[str, Any]
 """JSON values, for people."""
 
 
-Answer = TypeVar("Answer")
-Default = TypeVar("Default")
-
-
-def attempt(default: Default, function: Callable[..., Answer], *arguments: Any) -> Answer | Default:
-    """Call a function of a plug-in, which may fail in any way, or meet bytes that it cannot read."""
-    try:
-        return function(*arguments)
-    except Exception:
-        return default
-
-
 @dataclass(frozen=True, slots=True)
 class JoinedWith:
     """A member of the generation to assign; `former` is its previous assignment, empty without one."""

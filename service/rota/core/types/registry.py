@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.metadata import EntryPoint
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from rota.core.types.consumer import CONSUMER
 from rota.core.types.leader import LEADER
 from rota.core.types.permits import PERMITS
-from rota.core.types.plugin import Generation, ProtocolType, Readable, Report, ServerSide, attempt, reporting
+from rota.core.types.plugin import Generation, ProtocolType, Readable, Report, ServerSide, reporting
 from rota.core.types.wire_format import MalformedMetadata
 from rota.core.types.worker import WORKER
 from rota.protocol.texts import shortened, storable
@@ -22,6 +22,18 @@ MAX_DECODED_BYTES: Final = 256 * 1024
 _TYPES: Final[dict[str, ProtocolType]] = {each.name: each for each in (CONSUMER, WORKER, LEADER, PERMITS)}
 _REGISTERED: Final[dict[str, ProtocolType]] = dict(_TYPES)
 """The same as they were given to `register`."""
+
+
+Answer = TypeVar("Answer")
+Default = TypeVar("Default")
+
+
+def attempt(default: Default, function: Callable[..., Answer], *arguments: Any) -> Answer | Default:
+    """Call a function of a plug-in, which may fail in any way, or meet bytes that it cannot read."""
+    try:
+        return function(*arguments)
+    except Exception:
+        return default
 
 
 class BrokenPlugin(Exception):
