@@ -30,7 +30,7 @@ _PLAIN = re.compile(r"(?![0-9a-f-]{32,36}\Z)[a-z0-9-]+")
 
 
 def wrong_with_pod(request: m.Request, caller: Caller, *, requires_pods: bool) -> str:
-    """Why the caller may not act for the members in the request; empty where it may.
+    """Why the caller may not act for the members in the request; empty if it may.
 
     Only the tokens of service accounts can name a pod, so `requires_pods` is about these: other callers are bound to
     none.

@@ -20,7 +20,7 @@ CLUSTER_NAMES = ("*.svc", "*.cluster.local", "*.internal")
 
 
 class Verdict(StrEnum):
-    """What becomes of a request; the value is the label of its counter."""
+    """The verdict on a request; the value is the label of its counter."""
 
     PASSED = "passed"
     UNPROVEN = "unproven"

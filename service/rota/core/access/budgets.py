@@ -1,4 +1,4 @@
-"""Budgets for what callers cost before they are known, or before they have finished to ask: one table of all."""
+"""Budgets for callers that have not proven an identity, or whose requests have not arrived in full."""
 
 from __future__ import annotations
 

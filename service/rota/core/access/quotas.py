@@ -59,7 +59,7 @@ class Quota(Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What members of one caller are in a namespace: their groups, their number, their metadata and assignments."""
+    """The members of one caller in a namespace: their groups, their number, the bytes of their metadata and shares."""
 
     groups: frozenset[str] = frozenset()
     members: int = 0

@@ -26,7 +26,7 @@ ROLES: Mapping[str, frozenset[Action]] = MappingProxyType(
 
 
 def role_of(actions: Collection[str]) -> str:
-    """The role that has these actions and no others; empty where none does."""
+    """The role that has these actions and no others; empty if none does."""
     return next((role for role, its in ROLES.items() if its == set(actions)), "")
 
 
@@ -53,7 +53,7 @@ SCRAPE = Need(Action.METRICS, Kind.SERVER)
 
 
 def is_administrative(request: Request) -> bool:
-    """Whether it belongs into the audit trail."""
+    """Return whether the request is recorded in the audit trail."""
     return need_of(request).action is Action.ADMINISTER
 
 
@@ -155,7 +155,7 @@ class Caller:
         return self.subject == ANONYMOUS_SUBJECT
 
     def names(self) -> tuple[str, ...]:
-        """All that a rule's `subjects` can mean it by."""
+        """The names by which a rule's `subjects` can mean this caller."""
         return (self.subject, *(name_by(self.issuer, "group", group) for group in self.groups))
 
 
@@ -168,7 +168,7 @@ def name_by(issuer: str, kind: str, name: str) -> str:
 
 
 def issuer_in(subject: str) -> str:
-    """The issuer's prefix in a subject; empty where it has none."""
+    """The issuer's prefix in a subject; empty if it has none."""
     first, colon, _ = subject.partition(":")
     return first if colon and first not in RESERVED else ""
 
@@ -178,7 +178,7 @@ ANONYMOUS = Caller(ANONYMOUS_SUBJECT, "none")
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What came of it, and the rule that decided: empty where none did."""
+    """The outcome, and the rule that decided it; empty if no rule did."""
 
     allowed: bool
     rule: str
@@ -186,7 +186,7 @@ class Decision:
 
 
 def decide(rules: Sequence[Rule], caller: Caller, action: Action, resource: Resource) -> Decision:
-    """May the caller do this? The detail names the rule, or says that there is none."""
+    """Decide whether the caller may do this. The detail names the rule, or says that there is none."""
     asked = f"{caller.subject} may {{}}{action} {resource}"
     about = [rule for rule in rules_for(rules, caller) if rule.is_about(action, resource)]
     for rule in about:

@@ -107,7 +107,7 @@ def parse(text: str) -> Presented:
 
 
 def is_ours(text: str) -> bool:
-    """Whether it means to be a token of this kind."""
+    """Return whether the text has the prefix of our tokens."""
     return text.startswith(PREFIX)
 
 

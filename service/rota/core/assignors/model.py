@@ -21,7 +21,7 @@ class TopicPartition(NamedTuple):
 class UserData:
     """Bytes that only a strategy of the user's own understands, and the version of their encoding.
 
-    The version is -1 where the member did not name one, as Kafka's clients do not.
+    The version is -1 if the member did not name one, as Kafka's clients do not.
     """
 
     data: bytes

@@ -105,7 +105,7 @@ class Claims:
     owners: list[int]
     contested: Mapping[int, tuple[int, ...]]
     names: Sequence[TopicPartition | None] = ()
-    """By number its name in the claims: a million names need not be made again. None where no member claims it."""
+    """By number its name in the claims: a million names need not be made again. None if no member claims it."""
     said: Sequence[Collection[int]] = ()
     """By rank the claims, where they do not overlap and have no duplicates: there are no conflicts."""
 
@@ -120,7 +120,7 @@ class Claims:
         return shares
 
     def free_for(self, rank: int, numbers: Sequence[int]) -> list[int]:
-        """Those that no other member must revoke first: the member owned them, or no other claims them."""
+        """The partitions that no other member must revoke first: the member owned them, or no other claims them."""
         owners, contested = self.owners, self.contested
         return [
             number
@@ -231,7 +231,7 @@ def racks_of_topic(topic: str, count: int, partition_racks: PartitionRacks | Non
 
 @dataclass(frozen=True, slots=True)
 class Racks:
-    """The rack of each member by rank (None where it has none) and the racks of each partition by number."""
+    """The rack of each member by rank (None if it has none) and the racks of each partition by number."""
 
     of_members: Sequence[str | None]
     of_partitions: Sequence[frozenset[str]]
@@ -240,7 +240,7 @@ class Racks:
     def of(
         numbering: Numbering, members: Sequence[MemberSubscription], partition_racks: PartitionRacks | None
     ) -> Racks | None:
-        """None where the racks make no difference."""
+        """None if the racks make no difference."""
         of_members = [member.rack or None for member in members]
         if not partition_racks or not any(of_members):
             return None

@@ -35,7 +35,7 @@ class GroupAssignment:
 
 @dataclass(frozen=True, slots=True)
 class OwnAssignment:
-    """What one member was assigned."""
+    """The assignment of one member."""
 
     generation_id: int
     partitions: Sequence[TopicPartition]

@@ -78,7 +78,7 @@ class _Placement:
         self.loads = [0.0] * len(capacities)
 
     def keep_owned(self) -> None:
-        """Let every member keep the things that it may still have."""
+        """Keep each thing with its owner, if the owner may still have it."""
         allowed = [frozenset(ranks) for ranks in self._candidates]
         for index, thing in enumerate(self._things):
             if thing.owner in allowed[thing.candidates] and self._may_hold(thing, thing.owner):

@@ -117,7 +117,7 @@ class _Distribution:
         return list(compress(range(self._numbering.total), is_free))
 
     def seat_unfilled(self) -> None:
-        """Find the members below the floor and at it."""
+        """Note which members are below the floor, and which are at it."""
         self.below = [rank for rank, share in enumerate(self.shares) if len(share) < self.floor]
         self.at_floor = [rank for rank, share in enumerate(self.shares) if len(share) == self.floor]
 
@@ -150,7 +150,7 @@ class _Distribution:
         return seat % len(self.below) if self.below else 0
 
     def give_round_robin(self, free: Sequence[int]) -> None:
-        """Assign the rest: in rounds to the members below the floor until none is, then the extras."""
+        """Assign the rest in rounds to the members below the floor, and then the extras."""
         start = 0
         while self.below:
             # As many rounds at once as all of them take part in: a member gets every so manieth.
@@ -442,7 +442,7 @@ class _Balance:
 
 
 class Prefer(StrEnum):
-    """What comes first where balance and stickiness are at odds."""
+    """The goal that comes first if balance and stickiness contradict each other."""
 
     BALANCE = "balance"
     FAIRNESS_ONLY = "fairness-only"

@@ -133,7 +133,7 @@ class _Hands:
         self.free -= frozenset(work)
 
     def give_out(self) -> None:
-        """What is free goes to the worker that has the least of its kind, the heaviest first."""
+        """Give free work to the worker with the least of its kind, the heaviest first."""
         loads = {
             connectors: {worker.member_id: self._weigh(self._of_kind(worker, connectors)) for worker in self.workers}
             for connectors in (True, False)

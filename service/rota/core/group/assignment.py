@@ -156,7 +156,7 @@ AGAIN_MS = 1_000
 
 
 def server_side_of(group: Group) -> ServerSide | None:
-    """How the coordinator assigns for this generation; None where its leader does."""
+    """How the coordinator assigns for this generation; None if its leader does."""
     return server_side(group.protocol_type, group.protocol_name)
 
 
@@ -175,7 +175,7 @@ def begin_assigning(result: Result, group: Group, side: ServerSide) -> None:
 
 
 def _assign_at_once(side: ServerSide, group: Group) -> Mapping[str, bytes] | None:
-    """None where the strategy needs topics, or fails."""
+    """None if the strategy needs topics, or fails."""
     return attempt(None, side.checked_assign, generation_of(group), {}) if side.wants_topic is None else None
 
 
@@ -187,8 +187,8 @@ def ask_for_assignment(result: Result, group: Group) -> None:
 
 
 def renew_assignment(result: Result, group: Group, successor: Member) -> bool:
-    """Assign anew where the server assigns, and a member that shares name, with its token, has a new member id: the
-    leader, or any member where the type says so. False where the strategy of a plug-in fails.
+    """Assign anew if the server assigns, and a member that shares name, with its token, has a new member id: the
+    leader, or any member where the type says so. False if the strategy of a plug-in fails.
 
     Only where no topics are needed: then the shares are a matter of the members, and the same ones get the same.
     """
@@ -211,7 +211,7 @@ def concerns_all(group: Group, former: bytes, metadata: bytes) -> bool:
 
 
 def again_at_ms(group: Group) -> int | None:
-    """When a Stable group is to be assigned again, though nothing else happens; None where that is never."""
+    """When a Stable group is to be assigned again, though nothing else happens; None if that is never."""
     side = server_side_of(group)
     return None if side is None or side.again_at_ms is None else attempt(None, side.again_at_ms, shares_of(group))
 
@@ -254,7 +254,7 @@ def promote_standbys(result: Result, group: Group, trigger: Trigger) -> bool:
     """A member of a Stable group is gone: if others have copies of all that it did, one of each is promoted at once.
 
     The members fetch their new roles and work on, as after any resync. The missing copies follow with the assignment
-    that the replica computes next. False where the group has to rebalance instead.
+    that the replica computes next. False if the group has to rebalance instead.
     """
     side = server_side_of(group)
     if group.state is not STABLE or side is None or side.promote is None:
@@ -279,7 +279,7 @@ def shares_of(group: Group) -> dict[str, bytes]:
 
 
 def describe_changes(group: Group, assignments: Mapping[str, bytes]) -> str:
-    """What changes, in the words of the type; nothing where it has none, or its function raises."""
+    """What changes, in the words of the type; nothing if it has none, or its function raises."""
     side = server_side_of(group)
     if side is None or side.describe is None:
         return ""

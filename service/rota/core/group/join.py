@@ -337,14 +337,14 @@ def _replace_static_member(result: Result, group: Group, request: JoinGroup, old
 
 
 def _keeps_others(group: Group, member: Member, request: JoinGroup) -> bool:
-    """Would a Stable group choose the same protocol again, and assign the same to the others?"""
+    """Return whether a Stable group would choose the same protocol again, and assign the same to the others."""
     name = group.protocol_name
     said = next((protocol.metadata for protocol in request.protocols if protocol.name == name), b"")
     return _keeps_protocol(group, member, request) and not concerns_all(group, member.image.metadata_for(name), said)
 
 
 def _keeps_protocol(group: Group, member: Member, request: JoinGroup) -> bool:
-    """Would a Stable group choose the same protocol again with the new protocols of `member`?"""
+    """Return whether a Stable group would choose the same protocol again with the new protocols of `member`."""
     former = member.image
     if [p.name for p in request.protocols] == [p.name for p in former.protocols]:
         # Its vote is the same. The others need not be asked, however many return in a rolling restart.

@@ -51,7 +51,7 @@ def freeze_group(result: Result, group: Group, request: FreezeGroup) -> FreezeRe
 
 
 def refuse_newcomer(group: Group, request: JoinGroup, now_ms: int) -> JoinReply | None:
-    """The answer to a newcomer of a Stable group that is frozen; None where it may join."""
+    """The answer to a newcomer of a Stable group that is frozen; None if it may join."""
     is_known = request.member_id in group.members or request.group_instance_id in group.static_members
     if is_known or group.state is not STABLE or not group.is_frozen(now_ms):
         return None
@@ -100,7 +100,7 @@ def _thaw(result: Result, group: Group) -> None:
 
 
 def drain_member(result: Result, group: Group, request: DrainMember) -> DrainReply:
-    """May this member leave now? A permission counts until the member has left, or its time is over."""
+    """Permit the member to leave, or say why not. A permission counts until the member has left, or it expires."""
     member_id = request.member_id or group.static_members.get(request.group_instance_id or "", "")
     error = check_member(group, member_id, request.group_instance_id, request.subject)
     if error is not ErrorCode.NONE:

@@ -28,7 +28,7 @@ TOPIC_DELETED = "topic deleted"
 
 
 def check_commit(group: Group, request: CommitOffsets) -> ErrorCode:
-    """May this commit land? A negative generation is an administrator's, for an Empty group only.
+    """Return the error of this commit, or NONE. A negative generation is an administrator's, for an Empty group only.
 
     A newcomer is not rejected as UNKNOWN_MEMBER_ID: it would take a new id, while its own waits in the join phase.
     """
@@ -116,7 +116,7 @@ def delete_offsets(result: Result, group: Group, request: DeleteOffsets) -> Dele
 
 
 def is_subscribed(group: Group, topic: str) -> bool:
-    """Does a member of the group read this topic? Where a subscription cannot be parsed, it may."""
+    """Return whether a member of the group reads this topic. It may, if a subscription cannot be parsed."""
     topics = group_topics(group)
     if topics is None:
         return group.protocol_type == "consumer" and group.state is not EMPTY
@@ -124,7 +124,7 @@ def is_subscribed(group: Group, topic: str) -> bool:
 
 
 def group_topics(group: Group) -> frozenset[str] | None:
-    """What the members of a consumer group read; None where that is not known."""
+    """What the members of a consumer group read; None if that is not known."""
     if not group.protocol_name or not group.members:
         return None
     topics: set[str] = set()

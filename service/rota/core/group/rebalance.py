@@ -271,7 +271,7 @@ def _last_departure(group: Group) -> Trigger:
 
 
 def empty_group(result: Result, group: Group, trigger: Trigger) -> None:
-    """The last member is gone. The generation moves on, so that nothing of the old one is ever current again."""
+    """The last member is gone. The generation is raised, so that no token or commit of the old one is accepted."""
     group.join_deadline_ms = None
     group.sync_deadline_ms = None
     group.pending_sync.clear()
@@ -308,7 +308,7 @@ def join_reply(
 
 
 def drop_parked(result: Result, member: Member, error: ErrorCode, detail: str = "", *, member_id: str = "") -> None:
-    """Answer whatever a member that is no longer one has parked."""
+    """Answer the parked calls of a member that is being removed."""
     if member.join_call is not None:
         result.reply(member.join_call, JoinReply(error, detail, member_id=member_id))
         member.join_call = None
@@ -461,7 +461,7 @@ def _after_departure(result: Result, group: Group, left: list[LeavingMember], *,
 
 
 def removes_members(group: Group, timer: Timer, now_ms: int) -> bool:
-    """Would this timer remove members now because they are silent? Then the owner first reads what has arrived."""
+    """Return whether this timer removes members now because they are silent. The owner first reads what has arrived."""
     match timer.kind:
         case TimerKind.SESSION:
             member = group.members.get(timer.member_id)

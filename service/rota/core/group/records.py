@@ -276,7 +276,7 @@ class UnitsReleased(Fact, frozen=True):
 
 
 class GroupEmptied(Fact, frozen=True):
-    """The last member is gone. `by` is that member, empty where the sentence counts several."""
+    """The last member is gone. `by` is that member, empty if the sentence counts several."""
 
     generation_id: int
     reason: str
@@ -308,7 +308,7 @@ class TopicChanged(Fact, frozen=True):
 class Administered(Fact, frozen=True):
     """An administrator did what the lines before this one record; changes nothing by itself.
 
-    `target` is the member or topic that it was done to, or a token's name and id; it is empty where that is the group.
+    `target` is the member or topic that it was done to, or a token's name and id; it is empty if that is the group.
     `reason` is the administrator's note, `origin` the address or machine that they were at.
     """
 
@@ -505,9 +505,9 @@ def has_cause(record: Record) -> bool:
 
 
 def wrong_cause(record: Record, former: Record | None) -> str:
-    """What contradicts the record's code, empty where nothing does.
+    """What contradicts the record's code, empty if nothing does.
 
-    `former` is the group's last record of `TELLING` by the same owner, None where there is none: what an earlier owner
+    `former` is the group's last record of `TELLING` by the same owner, None if there is none: what an earlier owner
     had not settled never was.
     """
     match record:
@@ -533,7 +533,7 @@ def wrong_cause(record: Record, former: Record | None) -> str:
 
 
 class Trigger(NamedTuple):
-    """`cause` is a code of `rota.protocol.causes`; `by` is the member that caused it, empty where no single one did."""
+    """`cause` is a code of `rota.protocol.causes`; `by` is the member that caused it, empty if no single one did."""
 
     cause: str
     reason: str

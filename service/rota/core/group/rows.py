@@ -21,7 +21,7 @@ class MemberImage:
     rebalance_timeout_ms: int
     protocols: tuple[Protocol, ...]
     subject: str = ""
-    """The caller that joined, as access rules name it; empty where the server has no rules."""
+    """The caller that joined, as access rules name it; empty if the server has no rules."""
 
     def metadata_for(self, protocol_name: str) -> bytes:
         for protocol in self.protocols:
@@ -74,7 +74,7 @@ class GroupRow:
     rebalance_cause: str = ""
     """The code beside `rebalance_reason`; empty if the group has had no rebalance."""
     frozen_until_ms: int | None = None
-    """Until when the group is, or was, frozen; None where it never was, or an administrator ended that."""
+    """Until when the group is, or was, frozen; None if it never was, or an administrator ended that."""
     frozen_reason: str = ""
     leaving: tuple[tuple[str, int], ...] = ()
     """Members that may leave, each with the time when its permission is void."""
@@ -136,7 +136,7 @@ def progress_of(topics: Iterable[TopicRow], offsets: Iterable[OffsetRow]) -> tup
 class SideCommit:
     """Progress that a user's own transaction committed in the store, past the shard's owner, and its row as it stands.
 
-    The row may be of a later commit than this one, or None where the offset is deleted again.
+    The row may be of a later commit than this one, or None if the offset is deleted again.
     """
 
     shard_id: int

@@ -286,7 +286,7 @@ class ShardState:
         return group
 
     def _new_group(self, key: tuple[str, str]) -> Group:
-        """A group that goes on where a deleted one of this name has ended."""
+        """Create a group. Its generations follow those of a deleted group with this name."""
         return Group(*key, self.last_generation(key), self.topics)
 
     def _note_dirty(self, result: Result) -> None:
@@ -345,7 +345,7 @@ class Shard(ShardState):
         self.generation_floor = 0
         """No group grants this generation or an earlier one."""
         self.seen: dict[Member, Group] | None = None
-        """Members with a session that began or stopped since this was last taken; None where it is not used."""
+        """Members with a session that began or stopped since this was last taken; None if it is not used."""
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -523,7 +523,7 @@ class Shard(ShardState):
         return result
 
     def removes_members(self, timer: Timer, now_ms: int) -> bool:
-        """Would this timer remove members now because they are silent?"""
+        """Return whether this timer removes members now because they are silent."""
         group = self._group_of(timer)
         return group is not None and removes_members(group, timer, now_ms)
 

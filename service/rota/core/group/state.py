@@ -121,8 +121,9 @@ class Ranked(NamedTuple):
 
 
 class Fall(NamedTuple):
-    """A holder has fallen since the last generation: with the units that are suspects for it, none where its end is no
-    evidence.
+    """A holder that has fallen since the last generation, with the units that are suspects for it.
+
+    There are no suspects if its end is no evidence.
     """
 
     member_id: str
@@ -154,7 +155,7 @@ MOST_CHANGES = 200
 
 
 class StepsDown(NamedTuple):
-    """An administrator has asked a leader that hands over in order to step down, and it was not asked to do so yet."""
+    """An administrator's wish that a leader steps down, which the leader has not been asked yet."""
 
     member_id: str
     at_ms: int
@@ -212,9 +213,9 @@ class Member:
         self.session_armed_ms: int | None = None
         """The earliest timer set for this session: it may fire early, never late."""
         self.gaps: GapCount | None = None
-        """How regularly its heartbeats came since that was last reported; None where none came since."""
+        """How regularly its heartbeats came since that was last reported; None if none came since."""
         self.longest_gap_ms = 0
-        """The longest gap that was reported last; 0 where none was."""
+        """The longest gap that was reported last; 0 if none was."""
         self.has_fetched = True
         """It has fetched its share since the join phase ended, as far as this owner knows."""
         self.missed_phase = False
@@ -332,9 +333,9 @@ class Group:
         self.dirty_offsets: dict[tuple[str, int], None] = {}
         # Soft from here on.
         self.assigned_generation_id: int | None = None
-        """The last generation with an assignment; None where a new owner has found the group in a join phase."""
+        """The last generation with an assignment; None if a new owner has found the group in a join phase."""
         self.last_gone: MemberGone | None = None
-        """How the last member went, of a group without members: it may be Empty only later."""
+        """The end of the last member, if the group has no members: it may become Empty only later."""
         self.rebalance_started_ms = 0
         self.pending: dict[str, int] = {}
         """Ids given out but not yet used, with the time when each is void."""
@@ -347,7 +348,7 @@ class Group:
         self.join_remaining_ms = 0
         self.sync_deadline_ms: int | None = None
         self.passed_over: str | None = None
-        """A leader that was asked to step down: any other member that joins leads."""
+        """The leader that was asked to step down: any other member that joins leads instead."""
         self._start_without_history()
 
     def _start_without_history(self) -> None:
@@ -370,7 +371,7 @@ class Group:
         self.falls: list[Fall] = []
         """Holders that have fallen since the last generation."""
         self.loaded_ms: int | None = None
-        """When this owner loaded the group; None where it was created here."""
+        """When this owner loaded the group; None if it was created here."""
         self.fenced_reported: set[tuple[str, str]] = set()
         self.changes: list[Change] = []
         """The latest ones since this owner has had the group, the oldest first."""
@@ -636,7 +637,7 @@ class Result:
     `records` are already folded into the group that decided them; no other process may learn of them before the
     store has them. `reason` describes the change, empty without one. `seen` collects the members with a
     session that began or stopped, where replicas share that (else None); it outlives the result. `warning` is for the
-    log of the process, empty where there is none.
+    log of the process, empty if there is none.
     """
 
     __slots__ = ("limits", "now_ms", "reason", "records", "replies", "seen", "timers", "warning")

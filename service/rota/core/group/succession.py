@@ -23,13 +23,13 @@ class Preemption:
 
 
 def succession_of(group: Group) -> Succession | None:
-    """How the type chooses leaders; None where it leaves that to the order of joining."""
+    """How the type chooses leaders; None if it leaves that to the order of joining."""
     side = server_side_of(group)
     return None if side is None else side.succession
 
 
 def choose_leader(group: Group, protocol_name: str) -> str | None:
-    """The leader of the generation that is about to complete; None where no member has joined.
+    """The leader of the generation that is about to complete; None if no member has joined.
 
     The leader stays while it rejoins. If it has not, or is to step down, the earliest joined member follows, or the one
     that the type elects.
@@ -161,7 +161,7 @@ def successor_of(group: Group, metadata: bytes, known_generation_id: int) -> str
 
 
 def _unfrozen(group: Group, at_ms: int) -> int:
-    """A freeze puts a preemption off until its end."""
+    """Return the time of a preemption: not before a freeze ends."""
     return max(at_ms, group.frozen_until_ms or at_ms)
 
 
@@ -174,7 +174,7 @@ def can_hand_over(group: Group, leader_id: str) -> bool:
 
 
 def _heir_of(group: Group, succession: Succession) -> str:
-    """The member that would lead if the leader were not there; empty where there is none.
+    """The member that would lead if the leader were not there; empty if there is none.
 
     A static member that missed the last join phase may be gone. The leader would wait for it in vain, again and again,
     and each generation that completes begins the absent member's session anew.

@@ -114,7 +114,7 @@ def _park(result: Result, group: Group, member: Member, call: int) -> None:
 
 
 def answer_syncs(result: Result, group: Group) -> None:
-    """All waiting members get their shares."""
+    """Answer all parked syncs with the members' shares."""
     answered = []
     for member in group.members.values():
         if member.sync_call is not None:
@@ -225,5 +225,5 @@ def _reassigns(group: Group, assignments: Mapping[str, bytes], now_ms: int) -> T
 
 
 def _takes_away(group: Group, job: AssignmentJob, assignments: Mapping[str, bytes]) -> bool:
-    """Whether a member would lose something. True where a plug-in's function raises: a rebalance is always safe."""
+    """Whether a member would lose something. True if a plug-in's function raises: a rebalance is always safe."""
     return attempt(True, job.side.takes_away, shares_of(group), assignments)

@@ -1,4 +1,4 @@
-"""What each answer means for a member."""
+"""The effect of each answer on a member."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def _enter_generation(standing: Standing, reply: JoinReply, at: Moment) -> list[
 
 def enter_offered(standing: Standing, now_ms: int) -> list[Event]:
     """Enter the generation that an election took the member along into, as by a join that the coordinator answers from
-    memory. Nothing where there is none, or the coordinator has other metadata of this member: then it joins.
+    memory. Nothing if there is none, or the coordinator has other metadata of this member: then it joins.
 
     No call of this member was sent since the election, so none has renewed its session, at the coordinator or here: the
     term counts from the last renewal that was acknowledged. A heartbeat goes at once. It renews, shows the coordinator

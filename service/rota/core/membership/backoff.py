@@ -1,5 +1,6 @@
-"""When the next call may be sent: after a pause that grows with failures, and as the coordinator asks. The randomness
-is the caller's.
+"""The earliest time of the next call: after a pause that grows with failures, or as the coordinator asks.
+
+The caller supplies the randomness.
 """
 
 from __future__ import annotations

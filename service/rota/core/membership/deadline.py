@@ -50,7 +50,7 @@ class LocalDeadline:
 
     @property
     def valid_until_ms(self) -> int | None:
-        """The moment from which the member must not act; None where no renewal is known."""
+        """The moment from which the member must not act; None if no renewal is known."""
         if self.renewed_at_ms is None:
             return None
         session_over_ms = self.renewed_at_ms + self._session_ms
@@ -59,7 +59,7 @@ class LocalDeadline:
 
     @property
     def rejoin_by_ms(self) -> int | None:
-        """The moment from which a join phase may have gone on without the member; None where nothing is known."""
+        """The moment from which a join phase may have gone on without the member; None if nothing is known."""
         return None if self._settled_at_ms is None else self._settled_at_ms + self._rebalance_ms
 
     def is_fresh(self, now_ms: int, age_ms: int) -> bool:
@@ -74,7 +74,7 @@ class LocalDeadline:
 
 
 class JoinPhase:
-    """Of one member, from one generation to the next."""
+    """The join phase of one member, from one generation to the next."""
 
     def __init__(self, *, is_static: bool) -> None:
         self._is_static = is_static
@@ -128,11 +128,11 @@ class ProcessingWatchdog:
         self._progressed_at_ms: int | None = None
 
     def progressed(self, now_ms: int) -> None:
-        """Something was got done, or work has just been taken up."""
+        """Note that work was done, or has just begun."""
         self._progressed_at_ms = now_ms
 
     def rest(self) -> None:
-        """Nothing is held, so that nothing is to be done."""
+        """Note that no share is held, so that no progress is expected."""
         self._progressed_at_ms = None
 
     @property

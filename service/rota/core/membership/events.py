@@ -13,7 +13,7 @@ from rota.protocol.messages import Heartbeat, JoinedMember, JoinGroup, LeaveGrou
 
 
 class State(StrEnum):
-    """Where a member stands. The last three are final."""
+    """The state of a member. The last three are final."""
 
     UNJOINED = "unjoined"
     JOINING = "joining"

@@ -192,19 +192,19 @@ class Membership(Standing):
     # --- what the shell decides ---------------------------------------------------------------
 
     def assign(self, generation_id: int, assignments: Mapping[str, bytes]) -> None:
-        """The leader's answer to `JoinedAsLeader`. Ignored where that generation is over."""
+        """The leader's answer to `JoinedAsLeader`. Ignored if that generation is over."""
         if self.state is State.LEADING and generation_id == self.generation_id:
             self.assignments = tuple(assignments.items())
             self.state = State.SYNCING
 
     def assignment_failed(self, generation_id: int, detail: str) -> None:
-        """The leader could not assign: it says so to all. Ignored where that generation is over."""
+        """The leader could not assign: it says so to all. Ignored if that generation is over."""
         if self.state is State.LEADING and generation_id == self.generation_id:
             self.leader_error = detail
             self.state = State.SYNCING
 
     def resync(self, assignments: Mapping[str, bytes]) -> bool:
-        """The leader of a Stable group changes the assignment without a join phase; False where it cannot."""
+        """The leader of a Stable group changes the assignment without a join phase; False if it cannot."""
         if self.state is not State.STABLE or not self.is_leader:
             return False
         self.assignments = tuple(assignments.items())
@@ -251,8 +251,8 @@ class Membership(Standing):
         return self.lose_share(reason, code, now_ms)
 
     def hold_off(self, is_held_off: bool) -> None:
-        """Join no generation while the program still ends its work on a share that is lost: as one that has joined,
-        this member would let the others have it before its session is over. A join that is under way already goes on
+        """Join no generation while the program still ends its work on a share that is lost: once it has joined, the
+        others would get that share before its session is over. A join that is under way already goes on
         to claim what it claimed.
         """
         self.is_held_off = is_held_off

@@ -1,4 +1,4 @@
-"""What a member brings to its group, and the times that follow from it."""
+"""The settings of one member, and the times that follow from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where one member stands, and what ends the generation that it is in."""
+"""The state of one member, and the ways in which its generation ends."""
 
 from __future__ import annotations
 
@@ -237,7 +237,7 @@ class Standing:
         return [*events, Failed(code, detail)]
 
     def depart(self) -> list[Event]:
-        """Gone for good, whether or not the coordinator knows."""
+        """End the membership for good, whether or not the coordinator knows."""
         if self.state in FINAL:
             return []
         self.assignment = None
@@ -245,7 +245,7 @@ class Standing:
         return [Left()]
 
     def go_away(self, now_ms: int) -> None:
-        """Gone, but not for good."""
+        """End the membership for now: the member may come back."""
         self.forget_member(now_ms)
         self.leave_tries = 0
         self.state = State.UNJOINED if self.joins_after_leaving else State.AWAY

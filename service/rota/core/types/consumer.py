@@ -497,7 +497,7 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
 
 
 def active_partitions(assignment: bytes) -> tuple[TopicPartition, ...] | None:
-    """The partitions of which this member has the active copy; None where the strategy assigns no copies."""
+    """The partitions of which this member has the active copy; None if the strategy assigns no copies."""
     is_json = is_plain(assignment)
     return active_in(assignment if is_json else decode_assignment(assignment).user_data)
 

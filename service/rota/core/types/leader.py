@@ -62,7 +62,7 @@ def encode_candidate(candidate: Candidate, own: Mapping[str, Any] | None = None)
 
 
 def decode_candidate(metadata: bytes) -> Candidate:
-    """Metadata is the candidate's own: unknown formats are ignored. It never keeps a candidate from leading."""
+    """Read a candidate's metadata. Unknown formats are ignored: they never keep a candidate from leading."""
     values = decode_object(metadata) if metadata[:1] == b"{" else {}
     endpoint, priority, holding = values.get("endpoint", ""), values.get("priority", 0), values.get("holding")
     return Candidate(
@@ -112,7 +112,7 @@ def elect(members: Sequence[JoinedWith], leader_id: str) -> str:
 
 def challengers(members: Sequence[JoinedWith], leader_id: str) -> dict[str, int]:
     """The candidates that are to preempt the leader, the highest priority first, each with the milliseconds for which
-    it must have outranked the leader. None where the leader cannot hand over, or is asked to already.
+    it must have outranked the leader. None if the leader cannot hand over, or is asked to already.
     """
     leader = next(member for member in members if member.member_id == leader_id)
     if holding(leader.metadata) is None or successor_of(leader.former):

@@ -1,4 +1,4 @@
-"""What a protocol type is to the coordinator: a name, how to read its bytes, and how to assign on the server."""
+"""A protocol type for the coordinator: its name, and the functions that read its bytes and assign on the server."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Departed:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """What there is to assign for. Members are in the order of joining.
+    """A generation that is to be assigned. Members are in the order of joining.
 
     `now_ms` is when the assignment was asked for, by the clock of the shard's owner, as are the times of `departed`.
     """
@@ -72,12 +72,12 @@ class Succession:
     """How a type chooses the leaders of its groups (ADR 63). All of it pure, quick, and by metadata alone.
 
     `elect(members, leader_id)`: which of the members that have joined leads the next generation. They are in the order
-    of joining; `leader_id` is the present leader, empty where it has gone or is to step down.
+    of joining; `leader_id` is the present leader, empty if it has gone or is to step down.
     `challengers(members, leader_id)`: the members that are to preempt the leader of a Stable group, the best one first,
     each with the milliseconds for which it must have outranked the leader. A leader that was asked is not asked again.
     `priority(metadata)`: a member outranks those of a lower one. The time counts from the last change of either's.
     `successor(assignment)`: the member that the leader was asked to hand over to, from its assignment; empty if none.
-    `holding(metadata)`: whether the work of a leader with this metadata may go on while it joins; None where it does
+    `holding(metadata)`: whether the work of a leader with this metadata may go on while it joins; None if it does
     not say, and cannot be asked to hand over.
     `followers_hold_nothing`: members that do not lead have no work of the group. Then the next leader is elected as
     soon as the present one is gone, in the same transaction, and the others need not join first; not where `assign`
@@ -98,11 +98,11 @@ class ServerSide:
 
     `assigns` says for which protocol names; a join with a name that begins with `server:` and is none of them is
     rejected. `check` raises `MalformedMetadata` for metadata that `assign` could not read.
-    `wants_topic` returns which topics `assign` needs; None where it needs none, and is quick.
+    `wants_topic` returns which topics `assign` needs; None if it needs none, and is quick.
     `takes_away` says, of the shares by member id before and after a change of topics, whether a member would lose
     something. Then the group rebalances, for another member may be given that now or in the next change; otherwise the
     members fetch the new shares as they are (a resync). By default a share that becomes another one loses something.
-    `of_members`: a share says which member it is for, or has its token. Then the group is assigned anew where a static
+    `of_members`: a share says which member it is for, or has its token. Then the group is assigned anew if a static
     member comes back under another member id, and rebalances where its metadata differs from before.
     `describe` says for the journal, in a few words, what changes between two shares; `describe_topics` does so
     where topics have changed, also for what a leader assigns.
@@ -153,9 +153,9 @@ class ProtocolType:
     """A protocol type. Registered ones come from the entry point group `rota.protocol_types`, ours are built in.
 
     The `read_` functions raise `MalformedMetadata`; `topics_of` returns the topics that a member subscribes to, by its
-    metadata, or None where that cannot be said, as with patterns. A type with patterns has `subscribes`, too: whether
+    metadata, or None if that cannot be said, as with patterns. A type with patterns has `subscribes`, too: whether
     a member with this metadata subscribes to the topic of this name. It is asked of all members, so it is quick.
-    `units`: None where shares do not consist of units of work.
+    `units`: None if shares do not consist of units of work.
     """
 
     name: str

@@ -69,14 +69,14 @@ def protocol_types() -> list[str]:
 
 
 def server_side(protocol_type: str, protocol_name: str) -> ServerSide | None:
-    """How the coordinator assigns for this protocol, None where members do it."""
+    """How the coordinator assigns for this protocol, None if members do it."""
     known = _TYPES.get(protocol_type)
     side = None if known is None else known.server
     return side if side is not None and attempt(False, side.assigns, protocol_name) else None
 
 
 def why_not_assigned(protocol_type: str, protocol_name: str, metadata: bytes) -> str:
-    """Why a member must not join with this protocol, because the server could not assign for it; empty if it may."""
+    """Return why a member must not join with this protocol: the server could not assign for it. Empty if it may."""
     side = server_side(protocol_type, protocol_name)
     if side is None:
         asks = protocol_name.startswith(SERVER_PREFIX)
@@ -93,7 +93,7 @@ def why_not_assigned(protocol_type: str, protocol_name: str, metadata: bytes) ->
 def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | None:
     """The topics that a member with this metadata subscribes to: their offsets must neither expire nor be deleted.
 
-    None where that cannot be said: the type has no notion of topics, or the bytes are malformed (a plug-in may raise
+    None if that cannot be said: the type has no notion of topics, or the bytes are malformed (a plug-in may raise
     any exception for these).
     """
     known = _TYPES.get(protocol_type)
@@ -104,7 +104,7 @@ def subscribed_topics(protocol_type: str, metadata: bytes) -> frozenset[str] | N
 def subscribes(protocol_type: str, metadata: bytes, topic: str) -> bool | None:
     """Whether a member with this metadata subscribes to a topic, by name or by a pattern.
 
-    None where that cannot be said, as in `subscribed_topics`.
+    None if that cannot be said, as in `subscribed_topics`.
     """
     known = _TYPES.get(protocol_type)
     if known is None or known.subscribes is None:
@@ -114,7 +114,7 @@ def subscribes(protocol_type: str, metadata: bytes, topic: str) -> bool | None:
 
 
 def describe_topics(protocol_type: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> str:
-    """What new shares of members say of topics that have changed; empty where the type says nothing."""
+    """What new shares of members say of topics that have changed; empty if the type says nothing."""
     known = _TYPES.get(protocol_type)
     describe = None if known is None or known.server is None else known.server.describe_topics
     return "" if describe is None else attempt("", lambda: shortened(describe(before, after)))
@@ -142,7 +142,7 @@ def without_units(protocol_type: str, assignment: bytes, units: frozenset[str]) 
 
 
 def topics_debounce_ms(side: ServerSide, generation: Generation) -> int:
-    """For how long changes of topics collect before this generation is assigned anew; 0 where the function raises."""
+    """For how long changes of topics collect before this generation is assigned anew; 0 if the function raises."""
     debounce_ms = side.topics_debounce_ms
     return 0 if debounce_ms is None else attempt(0, lambda: max(0, int(debounce_ms(generation))))
 

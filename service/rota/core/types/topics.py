@@ -51,7 +51,7 @@ def partition_weights(topics: Mapping[str, TopicFacts]) -> dict[str, list[float]
 
 
 def describe_changes(before: Mapping[str, TopicFacts], after: Mapping[str, TopicFacts]) -> str:
-    """The difference in a few words, for reasons: `docs 64 → 96, audit-2 0 → 4`; empty where there is none."""
+    """The difference in a few words, for reasons: `docs 64 → 96, audit-2 0 → 4`; empty if there is none."""
     changed = [
         f"{name} {old} → {new}" if old != new else f"{name} has other attributes"
         for name in sorted({*before, *after})
@@ -160,7 +160,7 @@ def names_matcher(names: Collection[str]) -> Callable[[str], bool]:
 
 
 def _any_of(wanted: Sequence[WantedTopics]) -> Callable[[str], bool]:
-    """Whether one of them means a topic, exceptions aside."""
+    """Return a function that says whether one of them means a topic, without regard to exceptions."""
     is_named = names_matcher(frozenset[str]().union(*(each.names for each in wanted)))
     matches = [topic_regex(regex).fullmatch for regex in sorted({each.regex for each in wanted if each.regex})]
     return lambda topic: is_named(topic) or any(match(topic) for match in matches)

@@ -211,7 +211,7 @@ def encode_user_data(
     topics_debounce_ms: int = 0,
     active: Collection[TopicPartition] | None = None,
 ) -> bytes | None:
-    """None where there is nothing to say."""
+    """None if there is nothing to say."""
     values: dict[str, Any] = {} if capacity == 1.0 else {"capacity": capacity}
     if topics_debounce_ms:
         values["topics_debounce_ms"] = topics_debounce_ms
@@ -223,7 +223,7 @@ def encode_user_data(
 
 
 def user_data_values(own: UserData) -> dict[str, Any]:
-    """As members of a JSON object."""
+    """Return the user data as fields of a JSON object."""
     return {"version": own.version, "data": b64encode(own.data).decode()}
 
 
@@ -252,7 +252,7 @@ def own_user_data(values: Mapping[str, Any]) -> UserData | None:
 
 
 def capacity_in(user_data: bytes | None) -> float:
-    """The capacity that user data names. It may be anything: 1 where it names none."""
+    """The capacity that user data names. It may be anything: 1 if it names none."""
     try:
         return positive_number(decode_object(user_data or b"{}").get("capacity")) or 1.0
     except MalformedMetadata:
@@ -268,7 +268,7 @@ def topics_debounce_in(values: Mapping[str, Any]) -> int:
 
 
 def topics_debounce_of(user_data: bytes | None) -> int:
-    """The same, of user data that may be anything: 0 where it names none."""
+    """The same, of user data that may be anything: 0 if it names none."""
     try:
         return topics_debounce_in(decode_object(user_data or b"{}"))
     except MalformedMetadata:
@@ -276,7 +276,7 @@ def topics_debounce_of(user_data: bytes | None) -> int:
 
 
 def active_in(user_data: bytes | None) -> tuple[TopicPartition, ...] | None:
-    """The partitions of which the member's copy is active; None where no roles were assigned."""
+    """The partitions of which the member's copy is active; None if no roles were assigned."""
     try:
         found = decode_object(user_data or b"{}").get("active")
         return None if found is None else partitions_in(found)

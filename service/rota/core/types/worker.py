@@ -55,7 +55,7 @@ class WorkerState:
     topics_except: tuple[str, ...] = ()
 
     def identity(self, member_id: str, group_instance_id: str | None) -> str:
-        """What survives the worker's restarts."""
+        """The name of the worker that survives its restarts."""
         return group_instance_id or self.url or member_id
 
     def of_member(self, member_id: str, group_instance_id: str | None = None) -> Worker:
@@ -139,7 +139,7 @@ def memory_in(assignment: bytes, now_ms: int) -> Memory | None:
 
 
 def config_offset_in(assignment: bytes) -> int:
-    """See `encode_share`; -1 where the share does not say."""
+    """See `encode_share`; -1 if the share does not say."""
     found = decoded(assignment).get("config_offset", -1) if assignment else -1
     return found if type(found) is int else -1
 
@@ -295,7 +295,7 @@ def topics_debounce_ms(generation: Generation) -> int:
 
 
 def topics_of(metadata: bytes) -> frozenset[str] | None:
-    """None where members assign among themselves, which says nothing of topics, and for patterns."""
+    """None if members assign among themselves, which says nothing of topics, and for patterns."""
     wanted = _wanted(metadata)
     return None if wanted.has_patterns or not wanted.names else wanted.names
 
@@ -326,7 +326,7 @@ def _weights(topics: Mapping[str, TopicFacts]) -> dict[WorkItem, float]:
 
 
 def _worker(member: JoinedWith, state: WorkerState) -> Worker:
-    """What it was given last it may run, also where it joined before it knew of that."""
+    """The worker with all that it may run: also its last share, which it may not have known when it joined."""
     running = {*state.running, *decode_given(member.former).share.run}
     return Worker(member.member_id, state.identity(member.member_id, member.group_instance_id), tuple(sorted(running)))
 
