@@ -354,22 +354,13 @@ def test_a_member_rejoins_under_its_id_after_its_work_stopped() -> None:
     assert (request.member_id, bench.membership.holds(bench.now_ms)) == ("m-1", False)
 
 
-def test_an_unknown_member_loses_everything_and_joins_as_new() -> None:
+@pytest.mark.parametrize(("code", "member_id"), [("UNKNOWN_MEMBER_ID", ""), ("ILLEGAL_GENERATION", "m-1")])
+def test_a_rejected_heartbeat_costs_the_share_and_an_unknown_member_its_id(code: str, member_id: str) -> None:
     bench = a_stable_follower()
-    events = bench.answered(HeartbeatReply(ErrorCode.UNKNOWN_MEMBER_ID))
-    assert events == [Lost(1, "UNKNOWN_MEMBER_ID", ErrorCode.UNKNOWN_MEMBER_ID)]
+    assert bench.answered(HeartbeatReply(ErrorCode(code))) == [Lost(1, code, ErrorCode(code))]
     request = bench.sends()
     assert isinstance(request, JoinGroup)
-    assert request.member_id == ""
-
-
-def test_an_illegal_generation_costs_all_but_the_member_id() -> None:
-    bench = a_stable_follower()
-    events = bench.answered(HeartbeatReply(ErrorCode.ILLEGAL_GENERATION))
-    assert events == [Lost(1, "ILLEGAL_GENERATION", ErrorCode.ILLEGAL_GENERATION)]
-    request = bench.sends()
-    assert isinstance(request, JoinGroup)
-    assert request.member_id == "m-1"
+    assert request.member_id == member_id
 
 
 def test_a_fenced_heartbeat_loses_everything_for_good() -> None:

@@ -127,26 +127,6 @@ def test_static_member_finds_its_place_in_a_full_group() -> None:
     assert core.ask(a_join(new="again", instance="i1")).member_id == "again"
 
 
-def test_protocol_that_most_members_prefer_is_chosen() -> None:
-    core = an_empty_shard()
-    for instance, names in (("a", "xy"), ("b", "yx"), ("c", "yx")):
-        core.send(a_join(new=instance, instance=instance, protocols=tuple((name, b"") for name in names)))
-
-    core.let_the_join_phase_end()
-
-    assert core.group.protocol_name == "y"
-
-
-def test_tie_goes_to_the_earliest_member() -> None:
-    core = an_empty_shard()
-    for instance, names in (("a", "yx"), ("b", "xy")):
-        core.send(a_join(new=instance, instance=instance, protocols=tuple((name, b"") for name in names)))
-
-    core.let_the_join_phase_end()
-
-    assert core.group.protocol_name == "y"
-
-
 def test_a_leader_may_give_the_groups_protocol_up() -> None:
     core = an_empty_shard()
     for instance in ("a", "b"):

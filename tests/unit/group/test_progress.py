@@ -181,32 +181,6 @@ def test_a_shard_keeps_only_so_many_empty_groups(monkeypatch: pytest.MonkeyPatch
     assert [group.group_id for group in core.shard.groups.values()] == ["a", "c"], "the one that was Empty longest goes"
 
 
-def test_fence_holds_for_the_members_of_the_current_generation() -> None:
-    core = a_stable_group(members=2)
-
-    leader, follower = core.ask(m.VerifyFence(*KEY, 1, "m0")), core.ask(m.VerifyFence(*KEY, 1, "m1"))
-
-    assert (leader.error, leader.is_leader, leader.is_member) == (ErrorCode.NONE, True, True)
-    assert (follower.error, follower.is_leader, follower.is_member) == (ErrorCode.NONE, False, True)
-    assert core.ask(m.VerifyFence(*KEY, 1)).error is ErrorCode.NONE
-
-
-def test_fence_does_not_hold_for_anybody_else() -> None:
-    core = a_stable_group(members=1)
-
-    assert core.ask(m.VerifyFence(*KEY, 0, "m0")).error is ErrorCode.ILLEGAL_GENERATION
-    assert core.ask(m.VerifyFence(*KEY, 1, "x")).error is ErrorCode.UNKNOWN_MEMBER_ID
-    assert an_empty_group().ask(m.VerifyFence(*KEY, 2)).error is ErrorCode.ILLEGAL_GENERATION
-    assert an_empty_shard().ask(m.VerifyFence(*KEY, 1)).error is ErrorCode.GROUP_ID_NOT_FOUND
-
-
-def test_a_newcomer_is_not_in_the_generation_before() -> None:
-    core = a_stable_group(members=1)
-    core.send(a_join(new="new", instance="i9"))
-
-    assert core.ask(m.VerifyFence(*KEY, 1, "new")).error is ErrorCode.UNKNOWN_MEMBER_ID
-
-
 @pytest.mark.parametrize("build", [an_empty_shard, an_empty_group, a_stable_group])
 def test_newcomer_commits_only_once_it_is_in_the_generation(build: Callable[[], Core]) -> None:
     core = build()
