@@ -167,11 +167,17 @@ class ProgramWorld(World):
             self.books.violation("does-not-end", f"{life.name} was asked to end, and has not after {MOST_CLOSE_S} s")
 
     def _check_growth(self) -> None:
-        """L11: without faults, new partitions are soon assigned, also if more come while that is computed."""
-        for _ in range(2):
+        """L11: without faults, new partitions are soon assigned, also if more come while that is computed; and what a
+        process did that is gone for good.
+        """
+        for _ in range(3):
             self.nemesis.grow_a_topic()
-            self.scheduler.run_until(self.scheduler.now_ms + self.draws.randint(1, 400))
+            self.scheduler.run_until(self.scheduler.now_ms + self.draws.randint(1, 900))
         super()._wait_for_peace()
+        if self.plan.connects_topics and len(running := [slot for slot in self.programs if slot.is_running]) > 1:
+            running[0].wanted = False
+            self.kill(running[0], back_in_s=0.0)
+            super()._wait_for_peace()
 
     def _stuck(self) -> list[Life]:
         return [life for life in self._all_lives() if not life.task.done() and not life.dead]
