@@ -22,7 +22,7 @@ from tests.simulation.groups import plants as group_plants
 from tests.simulation.groups.named import ROWS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.registry import ABOUT
-from tests.simulation.test_mutants import FOUND_BY, NOT_BY_SEEDS, RARE
+from tests.simulation.test_mutants import BY_PROGRAMS, FOUND_BY, NOT_BY_SEEDS, RARE
 from tests.support.sources import ROOT
 
 _PAGE = ROOT / "build" / "mutants.md"
@@ -42,7 +42,9 @@ def server_rows() -> Iterator[tuple[str, ...]]:
 
 
 def _found_by(name: str) -> Iterator[str]:
-    if name in FOUND_BY:
+    if name in BY_PROGRAMS:
+        yield f"programs, seed {BY_PROGRAMS[name]}"
+    elif name in FOUND_BY:
         yield f"simulator, seed {FOUND_BY[name]}"
     elif name not in NOT_BY_SEEDS | RARE:
         yield "simulator"
@@ -53,7 +55,7 @@ def _found_by(name: str) -> Iterator[str]:
 def client_rows() -> Iterator[tuple[str, ...]]:
     """Bugs of the SDK, of programs around it, and of storage."""
     for name, plant in group_plants.PLANTS.items():
-        yield f"`{name}`", plant.finding, f"groups, seeds {', '.join(map(str, plant.seeds))}"
+        yield f"`{name}`", plant.finding, f"programs, seeds {', '.join(map(str, plant.seeds))}"
     for name, row in ROWS.items():
         yield f"`{name}`", row.finding, _test(row.test)
 

@@ -145,6 +145,10 @@ DIRECTED: dict[str, Directed] = {
     "the_answer_of_the_others_is_ignored": Directed(
         test_owned_shard.test_a_member_that_another_replica_has_seen_in_time_lives_on
     ),
+    "a_topic_change_while_a_job_runs_is_forgotten": Directed(
+        test_assigning.test_a_change_while_a_job_runs_is_assigned_after_it,
+        lambda: test_assigning.test_a_change_while_a_job_runs_is_assigned_after_it(Replica()),
+    ),
     "topics_that_are_unknown_are_not_listed_again": Directed(
         test_assigning.test_topics_that_are_unknown_are_listed_again,
         lambda: test_assigning.test_topics_that_are_unknown_are_listed_again(Replica()),

@@ -10,16 +10,17 @@ from tests.simulation.directed import DIRECTED
 from tests.simulation.findings import FINDINGS
 from tests.simulation.mutants import MUTANTS
 from tests.simulation.registry import ABOUT
-from tests.simulation.sim import Choice, run_seeds
+from tests.simulation.shrink import rule_of
+from tests.simulation.sim import GROUPS, REPLICAS, Choice, run_seeds
 
 SEEDS = 500
+PROGRAM_RULES = ("L7", "two-holders")
+"""What a program notices of a rule that is broken."""
 FOUND_BY = {
     "a_sweep_deletes_groups_that_hold_progress": 30,
     "a_lease_that_ran_out_is_renewed": 51,
     "an_overdue_shard_is_kept": 51,
-    "a_generation_that_begins_while_a_job_runs_is_not_assigned": 48,
     "heartbeat_in_join_phase_does_not_renew": 39,
-    "changes_of_topics_do_not_wait": 44,
     "offsets_of_an_empty_group_expire_by_their_own_age": 121,
     "only_one_shard_is_given_up": 52,
     "permissions_are_not_counted": 41,
@@ -30,7 +31,23 @@ FOUND_BY = {
 """A seed for each planted bug that the first few do not find: it is played before them, to save time. A change of the
 worlds may move it: then any of the first seeds does."""
 
+BY_PROGRAMS = {
+    "a_candidate_need_not_wait": 55,
+    "a_generation_that_begins_while_a_job_runs_is_not_assigned": 71,
+    "a_leader_at_work_is_displaced": 5,
+    "a_leader_is_never_asked_to_hand_over": 5,
+    "candidate_is_named_as_leader": 4,
+    "candidates_wait_for_each_other_once_their_leader_has_gone": 4,
+    "changes_of_topics_do_not_wait": 11,
+    "changes_that_collect_are_never_assigned": 68,
+    "the_earliest_candidate_leads": 5,
+    "work_is_given_before_it_was_stopped": 66,
+    "work_that_has_waited_is_given_to_no_worker": 48,
+}
+"""Bugs that only worlds of users' programs find, and a seed that does: of elections, and of what the server assigns."""
+
 NOT_BY_SEEDS = {
+    "a_topic_change_while_a_job_runs_is_forgotten",  # The SDK's leader soon looks at the topics itself.
     "a_fence_check_is_answered_by_the_lease_alone",  # Few seeds step the clock between a claim and a check.
     "a_freeze_outlives_its_time_at_a_new_owner",  # Simulated leaders soon look again for unassigned partitions.
     "a_group_that_has_moved_is_still_assigned",  # The runtime computes nothing for a shard that is dropped.
@@ -65,12 +82,14 @@ RARE = {
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sorted(MUTANTS.keys() - NOT_BY_SEEDS - RARE))
 def test_mutant_is_found(name: str) -> None:
-    named = [FOUND_BY[name]] if name in FOUND_BY else []
-    tally = run_seeds([*named, *range(SEEDS)], Choice(mutant=name), stop_after=1)
+    seeds, world = (BY_PROGRAMS, GROUPS) if name in BY_PROGRAMS else (FOUND_BY, REPLICAS)
+    named = [seeds[name]] if name in seeds else []
+    tally = run_seeds([*named, *range(SEEDS)], Choice(world, mutant=name), stop_after=1)
 
     assert tally.failures, f"{name} survived {SEEDS} seeds"
-    broken = {text.partition(" ")[0].rstrip(":") for texts in tally.failures.values() for text in texts}
-    assert broken & {"invariant", *re.split(r",\s*", ABOUT[name].rules)}, f"{name} breaks {sorted(broken)}"
+    broken = {rule_of(text) for texts in tally.failures.values() for text in texts}
+    expected = {"invariant", *re.split(r",\s*", ABOUT[name].rules), *(PROGRAM_RULES if name in BY_PROGRAMS else ())}
+    assert broken & expected, f"{name} breaks {sorted(broken)}"
 
 
 @pytest.mark.parametrize("name", DIRECTED)
