@@ -1,10 +1,10 @@
 """What must hold of every run: one linear scan over the journal and the answers, one small function for each rule.
 
 The ids in the docstrings (S1 to S16 safety, D1 to D3 durability and honest errors, L1 to L7 liveness) are those of the
-reports. The world itself notes violations that show only at their moment (D1, L6, L7, S14); and L11: without faults
-the server assigns the new partitions of a topic within seconds, and only the replica that owns the group does.
-S22 to S25 are those of elections by priority, freezes and permissions (`maintenance_checks.py`); L12: without faults no
-candidate outranks a leader for long.
+reports. The world itself notes violations that show only at their moment (D1, L6, L7, S14); and L11: only the replica
+that owns a group assigns for it. S22 to S25 are those of elections by priority, freezes and permissions
+(`maintenance_checks.py`), S26 is that of quarantines. What users' programs notice has rules with names, in
+`groups/rules.py` and `groups/wire_rules.py`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from typing import Any
 
 from rota.client import Election, LeadershipLost, Shard, Term, WorkerPool
 from rota.core.assignors import TopicPartition
-from tests.simulation.groups.books import Place
 from tests.simulation.groups.life import Life
+from tests.simulation.groups.rules import Place
 from tests.simulation.groups.sharing import ConsumerLife
 from tests.simulation.groups.transport import SimulatedTransport
 from tests.simulation.nemesis import FOR_EVER_MS
@@ -68,7 +68,7 @@ class PoolLife(ConsumerLife):
 
     async def _body(self, shard: Shard) -> None:
         place = TopicPartition(shard.topic, shard.partition)
-        self.world.books.begins(self, place)
+        self.world.rules.begins(self, place)
         how = "raised"
         try:
             await self._work_on(shard, place)
@@ -79,7 +79,7 @@ class PoolLife(ConsumerLife):
                 await asyncio.sleep(0.3 * self.rng.random())
             raise
         finally:
-            self.world.books.ends(self, place, how)
+            self.world.rules.ends(self, place, how)
 
     async def _work_on(self, shard: Shard, place: TopicPartition) -> None:
         """Commit as it goes. An error of a commit is the SDK's to judge, as in the shortest of programs."""
@@ -167,7 +167,7 @@ class CandidateLife(Life):
 
     async def _body(self, term: Term) -> None:
         place = self.place(term)
-        self.world.books.begins(self, place)
+        self.world.rules.begins(self, place)
         how = "raised"
         try:
             await self._lead(term)
@@ -180,7 +180,7 @@ class CandidateLife(Life):
             raise
         finally:
             self.steps_aside = self.steps_aside or how == "raised"
-            self.world.books.ends(self, place, how)
+            self.world.rules.ends(self, place, how)
 
     async def _lead(self, term: Term) -> None:
         if self.may("nested", 0.7):

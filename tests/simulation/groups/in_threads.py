@@ -41,11 +41,11 @@ class InThreads(Life):
 
     def in_thread(self, function: Callable[[], Any]) -> Future[Any]:
         """Run a function in a thread of this process."""
-        return self.world.strands.submit(self.loop, function)
+        return self.world.threads.submit(self.loop, function)
 
     async def use(self) -> None:
-        strands = self.world.strands
-        self.loop.run_threads = lambda: strands.run_ready(self.loop)
+        threads = self.world.threads
+        self.loop.run_threads = lambda: threads.run_ready(self.loop)
         await asyncio.wrap_future(self.in_thread(self.program))
 
     def program(self) -> None:
@@ -107,7 +107,7 @@ class ConsumerInThreads(InThreads, ConsumerLife):
             self.world.note(self.name, "commit failed", repr(error)[:200])
 
     def notified(self, added: Any, held: Any) -> None:
-        self.world.books.assigned(self, added, held)
+        self.world.rules.assigned(self, added, held)
         if self.may("slow", 0.3):
             self.sleep(0.4 * self.rng.random())
         self._odd("on_assigned")
@@ -123,12 +123,12 @@ class ConsumerInThreads(InThreads, ConsumerLife):
             raise
         # A thread is not interrupted where the share is lost meanwhile: on_lost was called, or soon will be.
         still = [place for place in removed if place in self.held]
-        self.world.books.ended(self, "on_revoked", still)
+        self.world.rules.ended(self, "on_revoked", still)
         if self.consumer is not None and self.consumer._holding.current is None:
             self.lost_meanwhile.update(still)
 
     def lost(self, removed: Any) -> None:
-        self.world.books.ended(self, "on_lost", removed)
+        self.world.rules.ended(self, "on_lost", removed)
 
     def _odd(self, name: str) -> None:
         if self.may("raise", 0.06):
@@ -154,13 +154,13 @@ class PoolInThreads(InThreads, PoolLife):
 
     def body(self, shard: Any) -> None:
         place = TopicPartition(shard.topic, shard.partition)
-        self.world.books.begins(self, place)
+        self.world.rules.begins(self, place)
         how = "raised"
         try:
             self._loop(shard, place)
             how = "returned"
         finally:
-            self.world.books.ends(self, place, how)
+            self.world.rules.ends(self, place, how)
 
     def _loop(self, shard: Any, place: TopicPartition) -> None:
         while not shard.stopping.is_set() and shard.is_held:
@@ -189,7 +189,7 @@ class CandidateInThreads(InThreads, CandidateLife):
             self.is_closing = True
 
     def _work(self, term: Any) -> None:
-        self.world.books.begins(self, LEADERSHIP)
+        self.world.rules.begins(self, LEADERSHIP)
         how = "raised"
         try:
             while term.is_valid:
@@ -201,7 +201,7 @@ class CandidateInThreads(InThreads, CandidateLife):
             how = "returned"
         finally:
             self.steps_aside = True  # A run that has ended resigns.
-            self.world.books.ends(self, LEADERSHIP, how)
+            self.world.rules.ends(self, LEADERSHIP, how)
 
     def _may_end_with(self, error: BaseException) -> bool:
         return super()._may_end_with(error) or isinstance(error, LeadershipLost)

@@ -12,8 +12,8 @@ from rota.client import Client as SDKClient
 from rota.client.errors import CoordinatorError, CoordinatorUnreachable, FencedInstanceId
 from rota.client.transports.http import HttpTransport
 from rota.protocol.errors import ErrorCode
-from tests.simulation.groups.books import Place
 from tests.simulation.groups.http_road import ADDRESS, HttpRoad
+from tests.simulation.groups.rules import Place
 from tests.simulation.groups.transport import SimulatedTransport
 from tests.simulation.loop import ProcessLoop
 from tests.simulation.nemesis import FOR_EVER_MS
@@ -71,7 +71,7 @@ class Life(Client):
         self.idle_s = 0.0
         """For how long it has led without a body."""
         self.soon_asked = self.soon_answered = 0
-        world.books.lives.append(self)
+        world.rules.lives.append(self)
         self.transport = SimulatedTransport(self)
         self.wire = self.transport.wire
         clock_ms = world.draws.randint(10_000, 1_000_000)
@@ -153,19 +153,19 @@ class Life(Client):
         self._over()
 
     def _over(self) -> None:
-        books = self.world.books
+        rules = self.world.rules
         self.world.note(self.name, "is over", repr(self.error)[:300])
-        books.close(self)
+        rules.close(self)
         # The deadline of a stop may pass while the process stands still. Then it is over at once, without a LeaveGroup.
         if self.world.scheduler.now_ms > self.paused_until_ms:
             self.wire.check_left()
         for problem in self.problems_at_end() if self.error is None else ():
-            books.violation("stored-not-committed", f"{self.name} {problem}")
+            rules.violation("stored-not-committed", f"{self.name} {problem}")
         if self.error is not None and not self._may_end_with(self.error):
-            books.violation("ended", f"the block of {self.name} ended with {self.error!r:.300}")
+            rules.violation("ended", f"the block of {self.name} ended with {self.error!r:.300}")
         if self.body_error is not None and not _is_in_chain(self.body_error, self.error):
             text = f"{self.name} raised {self.body_error!r}, but its block ended with {self.error!r:.300}"
-            books.violation("error-hidden", text)
+            rules.violation("error-hidden", text)
 
     def _may_end_with(self, error: BaseException) -> bool:
         if isinstance(error, PlannedError):

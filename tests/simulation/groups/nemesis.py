@@ -34,9 +34,9 @@ class ProgramNemesis(Nemesis):
     def start(self) -> None:
         super().start()
         if self._acts:
-            self._again(int(1000 * self.world.plan.pace_s), self._mischief)
+            self._again(int(1000 * self.world.plan.pace_s), self._act_on_programs)
 
-    def _mischief(self) -> None:
+    def _act_on_programs(self) -> None:
         act = self._draws.choice(self._acts)
         if self.may(act.__name__.strip("_")):
             act()

@@ -8,8 +8,8 @@ from random import Random
 from rota.client import Permit, Term
 from rota.client.permits import PermitCandidacy
 from tests.simulation.groups.bodies import CandidateLife
-from tests.simulation.groups.books import Place
 from tests.simulation.groups.life import Life
+from tests.simulation.groups.rules import Place
 
 
 class PermitLife(CandidateLife):
@@ -35,12 +35,12 @@ class PermitLife(CandidateLife):
         assert isinstance(term, Permit)
         self.permit = term
         place = f"permit {term.number}"
-        self.world.books.granted(self, place, term.fencing_token, max(self.world.plan.permits))
+        self.world.rules.granted(self, place, term.fencing_token, max(self.world.plan.permits))
         return place
 
     def write(self) -> None:
         assert self.permit is not None
-        self.world.books.writes(self, f"permit {self.permit.number}", self.permit.fencing_token)
+        self.world.rules.writes(self, f"permit {self.permit.number}", self.permit.fencing_token)
 
 
 def wrong_holders(lives: Sequence[Life]) -> str:

@@ -115,7 +115,7 @@ class Plan:
     http: float
     threads: float
     """Share of the programs that use the sync twin."""
-    mischief_s: float
+    faults_s: float
     pace_s: float
     """How long it is quiet between two faults, on average."""
     cooperative_members: bool = False
@@ -173,7 +173,7 @@ def draw_plan(seed: int, rng: Random) -> Plan:
     of_seams = Random(f"seams {seed}")
     plan.features += tuple(feature for feature in SEAMS if of_seams.random() < 0.2)
     if of_seams.random() < LONG_WORLDS:
-        plan.mischief_s = of_seams.uniform(60, 180)
+        plan.faults_s = of_seams.uniform(60, 180)
     return plan
 
 
@@ -193,7 +193,7 @@ def _drawn(rng: Random) -> Plan:
         static=rng.choice((0.0, 0.0, 0.5, 1.0)),
         http=http,
         threads=rng.choice((0.0,) * 14 + (0.5, 1.0)),
-        mischief_s=rng.uniform(4, 10),
+        faults_s=rng.uniform(4, 10),
         pace_s=rng.choice((0.4, 0.8, 1.6)),
         features=features,
     )

@@ -13,8 +13,8 @@ from rota.core.assignors import TopicPartition
 from rota.core.assignors.work import WorkItem
 from rota.core.types import TopicFacts
 from rota.protocol.messages import OffsetToCommit
-from tests.simulation.groups.books import Place
 from tests.simulation.groups.life import Life
+from tests.simulation.groups.rules import Place
 from tests.simulation.loop import pause
 
 
@@ -25,7 +25,7 @@ class SharingLife(Life):
     """The places of a share as the callbacks get it."""
 
     async def on_assigned(self, added: Any, held: Any) -> None:
-        self.world.books.assigned(self, self.places(added), self.places(held))
+        self.world.rules.assigned(self, self.places(added), self.places(held))
         if self.may("slow", 0.3):
             await asyncio.sleep(0.4 * self.rng.random())
         await self._odd_callback("on_assigned")
@@ -39,10 +39,10 @@ class SharingLife(Life):
         except Exception:
             self.excused.update(self.places(removed))
             raise
-        self.world.books.ended(self, "on_revoked", self.places(removed))
+        self.world.rules.ended(self, "on_revoked", self.places(removed))
 
     async def on_lost(self, removed: Any) -> None:
-        self.world.books.ended(self, "on_lost", self.places(removed))
+        self.world.rules.ended(self, "on_lost", self.places(removed))
         if self.may("raise", 0.1):
             raise self.planned_error()
 
@@ -223,7 +223,7 @@ class ConsumerLife(SharingLife):
 
     def problems_at_end(self) -> list[str]:
         """What was stored has been committed when the block was left in order, in calm from the beginning."""
-        may_overtake = self.world.books.most_holders > 1
+        may_overtake = self.world.rules.most_holders > 1
         in_order = self.is_closing and (self.asked_to_end_at or 0.0) > self.world.calm_since
         if not self.commits_stored or not in_order or may_overtake:
             return []
@@ -244,7 +244,7 @@ class ConsumerLife(SharingLife):
             self.soon_answered += 1
             if self.soon_answered != number:
                 text = f"{self.name} gets commit {number} as number {self.soon_answered}"
-                self.world.books.violation("commits-reordered", text)
+                self.world.rules.violation("commits-reordered", text)
             if self.may("raise", 0.1):
                 raise self.planned_error()
 

@@ -14,10 +14,10 @@ from rota.core.types.consumer import decode_assignment, decode_subscription
 from rota.core.types.registry import SERVER_PREFIX
 from rota.core.types.topics import partition_counts, partition_racks, partition_weights
 from tests.simulation.groups.bodies import LEADERSHIP, CandidateLife, PoolLife
-from tests.simulation.groups.books import Place
 from tests.simulation.groups.life import Life
 from tests.simulation.groups.permits import wrong_holders
 from tests.simulation.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS
+from tests.simulation.groups.rules import Place
 from tests.simulation.groups.sharing import ConsumerLife
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ def wanted_places(world: ProgramWorld, lives: list[Life]) -> dict[Place, int]:
     wanted: dict[Place, int] = {}
     for topic, partitions in world.partition_counts().items():
         asking = sum(1 for life in lives if isinstance(life, ConsumerLife) and _asks(life, topic))
-        holders = min(asking, world.books.most_holders)
+        holders = min(asking, world.rules.most_holders)
         if holders:
             places = [TopicPartition(topic, number) for number in range(partitions)]
             wanted.update({place: holders for place in places if _name(place) not in left_out})

@@ -30,7 +30,7 @@ class WireRules:
 
     def __init__(self, life: Life) -> None:
         self._life = life
-        self._violation = life.world.books.violation
+        self._violation = life.world.rules.violation
         self.named: dict[str, None] = {}
         """Member ids that this life was given."""
         self.left: set[str] = set()

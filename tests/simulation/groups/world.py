@@ -19,19 +19,19 @@ from rota.protocol.messages import PutTopic, Reply
 from tests.simulation.checks import check
 from tests.simulation.groups import own_strategies
 from tests.simulation.groups.bodies import CandidateLife, PoolLife
-from tests.simulation.groups.books import Books
 from tests.simulation.groups.in_threads import CandidateInThreads, ConsumerInThreads, PoolInThreads
 from tests.simulation.groups.life import MOST_CLOSE_S, Life
 from tests.simulation.groups.nemesis import ProgramNemesis
 from tests.simulation.groups.permits import PermitLife
 from tests.simulation.groups.plan import CONNECT, CONSUMERS, ELECTION, PERMITS, draw_plan
+from tests.simulation.groups.rules import ProgramRules
 from tests.simulation.groups.sharing import ConnectLife, ConsumerLife, MemberLife
 from tests.simulation.groups.verdict import leads_without_body, unrest
 from tests.simulation.history import GroupKey, History
 from tests.simulation.nemesis import FOR_EVER_MS
 from tests.simulation.profiles import Parts, Profile
 from tests.simulation.store import READ_TIMEOUT_MS
-from tests.simulation.strands import Strands
+from tests.simulation.threads import SimulatedThreads
 from tests.simulation.without import NOTHING, Without
 from tests.simulation.world import World
 
@@ -82,8 +82,8 @@ class ProgramWorld(World):
         self.programs: list[Slot] = []
         self.numbers = self.draws.randint(1, 7)
         self.work_items = self.draw_work()
-        self.books = Books(self)
-        self.strands = Strands()
+        self.rules = ProgramRules(self)
+        self.threads = SimulatedThreads()
         self._offsets: dict[TopicPartition, int] = {}
         super().__init__(seed, self._profile(), without)
 
@@ -95,7 +95,7 @@ class ProgramWorld(World):
             shards=self.draws.choice((1, 2)) if has_faults else 1,
             groups=1,
             slots=0,
-            safety_ms=int(1000 * plan.mischief_s),
+            safety_ms=int(1000 * plan.faults_s),
             converge_ms=(READ_TIMEOUT_MS if has_faults else 0) + CONVERGE_MS + 2 * plan.session_ms,
             lease_ms=2_000,
             session_ms=(plan.session_ms, plan.session_ms),
@@ -127,7 +127,7 @@ class ProgramWorld(World):
         before = random.getstate()
         random.seed(self.seed)  # The SDK draws its pauses from it.
         try:
-            with self.strands if self.plan.threads else nullcontext():
+            with self.threads if self.plan.threads else nullcontext():
                 self._set_up()
                 return super().run()
         finally:
@@ -141,7 +141,7 @@ class ProgramWorld(World):
                 self.register(topic, partitions)
         if plan.kind == CONSUMERS:
             own_strategies.register_all()
-            self.books.most_holders = 2 if any("redundant" in name for name in plan.stages[0]) else 1
+            self.rules.most_holders = 2 if any("redundant" in name for name in plan.stages[0]) else 1
         for _ in range(plan.slots):
             self.add_slot()
         self._tick()
@@ -164,7 +164,7 @@ class ProgramWorld(World):
         while (stuck := self._stuck()) and self.scheduler.now_ms < end_ms:
             self.scheduler.run_until(self.scheduler.now_ms + TICK_MS)
         for life in stuck:
-            self.books.violation("does-not-end", f"{life.name} was asked to end, and has not after {MOST_CLOSE_S} s")
+            self.rules.violation("does-not-end", f"{life.name} was asked to end, and has not after {MOST_CLOSE_S} s")
 
     def _check_growth(self) -> None:
         """L11: without faults, new partitions are soon assigned, also if more come while that is computed; and what a
@@ -191,16 +191,16 @@ class ProgramWorld(World):
     def _end_processes(self) -> None:
         super()._end_processes()
         if self.plan.threads:
-            self.strands.end()
+            self.threads.end()
         for life in self._all_lives():
             life.loop.end()
 
     def _tick(self) -> None:
-        self.books.check_all_holders()
+        self.rules.check_all_holders()
         for life in self.live():
             idle_s = life.idle_s + TICK_MS / 1000 if leads_without_body(life) else 0.0
             if life.idle_s < MOST_IDLE_S <= idle_s:
-                self.books.violation("idle-term", f"{life.name} has led for {idle_s} s without a body that runs")
+                self.rules.violation("idle-term", f"{life.name} has led for {idle_s} s without a body that runs")
             life.idle_s = idle_s
         self.scheduler.after(TICK_MS, None, self._tick)
 

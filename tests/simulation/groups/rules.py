@@ -13,7 +13,7 @@ Place: TypeAlias = Hashable
 """One unit of a share: a partition, a connector's task, a number, or the leadership."""
 
 
-class Books:
+class ProgramRules:
     """Takes notes, and checks what must hold at each moment. Each program has its own notes: see `Life`."""
 
     def __init__(self, world: ProgramWorld) -> None:
