@@ -10,7 +10,7 @@ from rota.client.connect_worker import ConnectWorker
 from rota.client.consumer_protocol import TopicRole, WithheldPartitions
 from rota.client.topic_lookout import TopicLookout
 from rota.client.topics import TopicsWatch
-from rota.core.group import topics
+from rota.core.group import assignment, join, topics
 from rota.core.group.rows import TopicRow
 from rota.protocol.messages import ListTopics
 from tests.simulation.groups.planting import Plants
@@ -106,3 +106,25 @@ def the_watch_compares_what_topics_were_before_they_were_read(patch: Patch) -> N
 )
 def a_live_watch_is_all_that_a_leader_looks_at(patch: Patch) -> None:
     patch(TopicLookout, "_is_soon_enough", lambda self: self._is_watching())
+
+
+# --- what the coordinator takes from a leader ------------------------------------------------------
+
+
+@PLANTS.named(
+    "the check", "tests/unit/group/test_syncing.py::test_a_leader_that_joined_again_moves_nothing_that_is_held"
+)
+def a_leader_that_joined_again_moves_what_is_held(patch: Patch) -> None:
+    def answer(result: Any, group: Any, member: Any, call: int, **named: Any) -> None:
+        answered(result, group, member, call, **named)
+        member.joined_again = False
+
+    answered = join._answer_from_memory
+    patch(join, "_answer_from_memory", answer)
+
+
+@PLANTS.named(
+    "the check", "tests/unit/group/test_quarantine.py::test_a_holder_acquits_what_an_assignment_takes_from_it"
+)
+def a_holder_that_gave_a_unit_up_acquits_nothing(patch: Patch) -> None:
+    patch(assignment, "clear_handed_over", lambda *_: None)
