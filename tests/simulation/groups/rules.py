@@ -20,7 +20,6 @@ class ProgramRules:
         self._world = world
         self.most_holders = 1
         self.lives: list[Life] = []
-        self.handed_over = 0
         self.highest_tokens: dict[Place, tuple[int, Life]] = {}
         """What a fenced resource has seen of each place, and of which program."""
 
@@ -38,7 +37,6 @@ class ProgramRules:
             life.held[place] = None
             life.excused.discard(place)
             life.lost_meanwhile.discard(place)
-        self.handed_over += len(added)
         if set(life.held) != set(held):
             self.violation("callbacks-differ", f"{life.name} holds {list(life.held)}, called with {list(held)}")
         self.check_holders(held)
@@ -57,7 +55,6 @@ class ProgramRules:
         self._world.note(life.name, "body begins", place)
         life.bodies[place] = life.bodies.get(place, 0) + 1
         life.finished.discard(place)
-        self.handed_over += 1
         if life.bodies[place] > 1:
             self.violation("body-twice", f"{life.name} runs two bodies for {place}")
         self.check_holders([place])
