@@ -25,7 +25,6 @@ from rota.client import permits as client_permits
 from rota.client.callbacks import notify
 from rota.client.errors import LeadershipLost
 from rota.client.holding import Holding
-from rota.client.stop_deadline import Step, StopDeadline
 from rota.client.transports import http_answers
 from rota.client.worker_pool import WorkerPool
 from rota.core.assignors import GroupAssignment, own, placement, registry
@@ -62,18 +61,6 @@ def plant(finding: str, rule: str, *seeds: int) -> Callable[[Patching], None]:
 
 
 # --- ways out -------------------------------------------------------------------------------------
-
-
-@plant("clients D1 C-01", "L7", 143, 268)
-def resign_waits_for_its_own_body(patch: Patch) -> None:
-    async def resign(self: Any, reason: str = "resigned", *, pause: float = 0.0) -> None:
-        self.member._holding.is_leaving = True
-        await self.member._callbacks.drain(StopDeadline(), Step.END)
-        self.member._callbacks.add(self.member._holding.give_all_up)
-        await self.member._callbacks.drain(StopDeadline(), Step.END)
-        await self._come_back_after(self.member._begin_step_aside(reason), pause)
-
-    patch(election.Election, "resign", resign)
 
 
 @plant("clients D1 C-06", "L7", 0)
