@@ -174,7 +174,7 @@ class Life(Client):
             return len(self.world.plan.stages) > 1
         if isinstance(error, CoordinatorUnreachable):
             return not self.entered  # A pattern could not be looked up at the start.
-        return isinstance(error, FencedInstanceId) and (self.world.has_successor(self) or self.wire.takeovers > 1)
+        return isinstance(error, FencedInstanceId) and (self.world.has_twin(self) or self.wire.takeovers > 1)
 
     def problems_at_end(self) -> list[str]:
         """The error in the progress of a program that has left its block in order."""

@@ -271,8 +271,9 @@ class ProgramWorld(World):
         if slot.life is not None:
             slot.life.stop()
 
-    def has_successor(self, life: Life) -> bool:
-        return any(life in slot.lives and life is not slot.lives[-1] for slot in self.programs)
+    def has_twin(self, life: Life) -> bool:
+        """Whether its place had another process, of which a join that comes late would fence this one."""
+        return any(life in slot.lives and len(slot.lives) > 1 for slot in self.programs)
 
     # --- what there is to share ---------------------------------------------------------------
 
