@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from rota.client.threads import LoopThread
-from tests.client.test_end_to_end import a_server
+from rota.protocol.limits import Limits
+from rota.server.http.app import create_app
+from rota.server.runtime.clock import SystemClock
+from rota.server.runtime.coordinator import LocalCoordinator
+from rota.testing.memory import MemoryStore
+from tests.http.serving import serving
 
 PATIENCE_S = 60.0
+
+
+@asynccontextmanager
+async def a_server() -> AsyncIterator[str]:
+    """The URL of a real server."""
+    clock = SystemClock()
+    store = MemoryStore(clock.monotonic_ms)
+    await store.open(4)
+    limits = Limits(initial_rebalance_delay_ms=50)
+    async with LocalCoordinator(store, shard_count=4, limits=limits, clock=clock) as coordinator:
+        await coordinator.wait_until_ready()
+        async with serving(create_app(coordinator, limits)) as http:
+            yield str(http.base_url)
 
 
 @pytest.fixture

@@ -95,25 +95,6 @@ def wrongly_held(members: list[Running], partitions: dict[str, int], copies: int
 
 @in_virtual_time
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
-@pytest.mark.parametrize("partitions", [2, 8])
-async def test_topics_changed_during_a_revocation_are_assigned_anew(strategy: str, partitions: int) -> None:
-    async with a_coordinator() as coordinator:
-        admin = Client(Cable(coordinator))
-        await admin.put_topic("t", 4)
-        members = [Running(coordinator, "t", strategy, drain_s=3).start() for _ in range(2)]
-        await settled(members, lambda: {"t": 4}, seconds=20)
-        members.append(Running(coordinator, "t", strategy).start())
-        await asyncio.sleep(1)
-        await admin.delete_topic("t")
-        await asyncio.sleep(0.2)
-        await admin.put_topic("t", partitions)
-        await settled(members, lambda: {"t": partitions}, seconds=20)
-        for member in members:
-            await member.close()
-
-
-@in_virtual_time
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
 async def test_members_with_other_patterns_each_get_what_matches(strategy: str) -> None:
     async with a_coordinator() as coordinator:
         admin = Client(Cable(coordinator))

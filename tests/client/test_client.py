@@ -16,7 +16,6 @@ from rota.client import (
     CoordinatorError,
     CoordinatorUnreachable,
     GroupEvent,
-    InvalidRequest,
     NotFound,
     OffsetToCommit,
     Throttled,
@@ -42,24 +41,6 @@ async def test_offsets_are_read_without_a_membership() -> None:
             await member.wait_assigned()
             await member.commit([OffsetToCommit("work", number, 10 + number) for number in range(3)])
         assert [offset.offset for offset in await worker.client.offsets(GROUP)] == [10, 11, 12]
-
-
-@in_virtual_time
-async def test_topics_come_grow_and_go() -> None:
-    async with a_coordinator() as coordinator:
-        client = a_worker(coordinator).client
-        await client.put_topic("documents", 3, {"owner": "search"})
-        await client.put_topic("documents", 5)
-        (topic,) = await client.topics()
-        assert (topic.topic, topic.partitions) == ("documents", 5)
-        assert (await client.topic("documents")).version == topic.version
-        with pytest.raises(NotFound, match="UNKNOWN_TOPIC"):
-            await client.topic("nothing")
-        with pytest.raises(InvalidRequest, match="INVALID_PARTITIONS"):
-            await client.put_topic("documents", 2)
-        await client.delete_topic("documents")
-        with pytest.raises(NotFound, match="UNKNOWN_TOPIC"):
-            await client.delete_topic("documents")
 
 
 @in_virtual_time

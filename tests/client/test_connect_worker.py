@@ -267,38 +267,6 @@ async def test_an_eager_peer_that_joins_gets_no_work_that_still_runs() -> None:
         assert sorted(set(running.values())) == ["a", "b", "c"]
 
 
-@in_virtual_time
-async def test_a_rolling_upgrade_to_incremental_loses_no_work() -> None:
-    async with a_coordinator() as coordinator:
-        stacks = {name: AsyncExitStack() for name in ("a", "b", "c")}
-        workers: dict[str, ConnectWorker] = {}
-        diaries: dict[str, Diary] = {}
-        stages: tuple[tuple[str, ...], ...] = (("eager",), BOTH, ("incremental",))
-        for protocols in stages:
-            for name, stack in stacks.items():
-                await stack.aclose()
-                diaries[name] = Diary()
-                worker = connect_worker(
-                    coordinator,
-                    name,
-                    diaries[name],
-                    protocols=protocols,
-                    scheduled_rebalance_max_delay=5.0,
-                )
-                workers[name] = await stack.enter_async_context(worker)
-                await until(lambda: run_all(list(workers.values())))
-        kept = diaries["a"]
-        kept.reported.clear()
-
-        async with connect_worker(coordinator, "d", protocols="incremental") as newcomer:
-            await until(lambda: run_all([*workers.values(), newcomer]))
-
-        assert [what for what, _ in kept.reported] in ([], ["revoked"]), "what stays does not pause any more"
-        assert all(len(work) < 3 for _, work in kept.reported)
-        for stack in stacks.values():
-            await stack.aclose()
-
-
 @pytest.mark.parametrize(
     ("options", "reason"),
     [

@@ -13,7 +13,6 @@ import pytest
 
 from rota.client import (
     Consumer,
-    CoordinatorError,
     FencedInstanceId,
     MembershipLost,
     OffsetToCommit,
@@ -115,23 +114,6 @@ async def test_callbacks_receive_additions_removals_and_deadlines() -> None:
 
 
 @in_virtual_time
-async def test_no_partition_is_granted_before_its_holder_stops() -> None:
-    async with a_coordinator() as coordinator:
-        slow = Diary()
-        slow.drain_s = 20
-        async with a_consumer(coordinator, slow) as first:
-            await first.wait_assigned()
-            async with a_consumer(coordinator) as other:
-                await until(lambda: len(first.assignment or ()) == 6)
-                began = asyncio.get_running_loop().time()
-                assert other.assignment in (None, ())
-                await until(lambda: bool(other.assignment))
-                assert asyncio.get_running_loop().time() - began >= 19
-                assert are_shared([first, other])
-                slow.drain_s = 0
-
-
-@in_virtual_time
 async def test_what_a_static_member_never_gave_up_is_called_for() -> None:
     """It died while it was to give something up, and started anew without knowing."""
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
@@ -207,23 +189,6 @@ def commits_of(worker: Worker) -> list[CommitOffsets]:
 
 
 @in_virtual_time
-async def test_a_commit_in_the_background_reports_its_outcome() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        consumer = worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S)
-        outcomes: list[CoordinatorError | None] = []
-        async with consumer:
-            await consumer.wait_assigned()
-            consumer.commit_soon([OffsetToCommit("work", 0, 1)], lambda offsets, error: outcomes.append(error))
-            await until(lambda: outcomes == [None])
-            worker.cable.pull()
-            consumer.commit_soon([OffsetToCommit("work", 0, 2)], lambda offsets, error: outcomes.append(error))
-            await until(lambda: len(outcomes) == 2)
-            assert isinstance(outcomes[1], CoordinatorError)
-            worker.cable.plug_in()
-
-
-@in_virtual_time
 async def test_only_what_is_held_can_be_stored() -> None:
     async with a_coordinator() as coordinator, a_consumer(coordinator) as consumer:
         await consumer.wait_assigned()
@@ -251,17 +216,6 @@ async def until_lost(consumer: Consumer) -> Any:
         if isinstance(event, Lost):
             yield event
             return
-
-
-@in_virtual_time
-async def test_progress_keeps_the_watchdog_quiet() -> None:
-    async with a_coordinator() as coordinator:
-        async with a_consumer(coordinator, max_processing_interval=1.0) as consumer:
-            await consumer.wait_assigned()
-            for offset in range(10):
-                await asyncio.sleep(0.5)
-                await consumer.commit([OffsetToCommit("work", 0, offset)])
-            assert consumer.generation_id == 1
 
 
 # --- subscriptions ----------------------------------------------------------------------------

@@ -66,17 +66,6 @@ async def ended(task: asyncio.Task[None]) -> None:
 
 
 @in_virtual_time
-async def test_the_only_candidate_leads_with_its_generation() -> None:
-    async with a_coordinator() as coordinator, Candidate(coordinator, "a").election() as election:
-        async for term in election.terms():
-            async with term:
-                assert (election.is_leader, term.is_valid, term.fencing_token) == (True, True, fencing_token(1))
-                assert term.valid_until is not None
-                assert (await term.verify()).is_leader
-            return
-
-
-@in_virtual_time
 async def test_a_deposed_leader_never_reads_its_successors_token() -> None:
     """It holds its term while it joins, and is in the next generation before its term ends."""
     async with a_coordinator() as coordinator:

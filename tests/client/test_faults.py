@@ -11,46 +11,12 @@ import pytest
 
 import rota
 from rota.client import LeadershipLost, OffsetToCommit, Term
-from rota.protocol.messages import CommitOffsets, Heartbeat, JoinGroup, SyncGroup
+from rota.protocol.messages import CommitOffsets
 from tests.client.stage import GROUP, SESSION_S, TOPICS, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
 BLOCKED_S = 1.0
 """A session that a blocking call outlasts."""
-
-AWAY_S = 30
-
-
-@in_virtual_time
-async def test_a_leader_without_coordinator_stops_before_its_session() -> None:
-    async with a_coordinator() as coordinator:
-        worker, onlooker = a_worker(coordinator), a_worker(coordinator)
-        async with worker.client.leader("writer", session_timeout=SESSION_S) as election:
-            term = await anext(election.terms())
-            worker.cable.pull()
-            (member,) = (await onlooker.client.describe_group("writer")).members
-            assert member.session_deadline_ms is not None
-            await term.lost.wait()
-            assert asyncio.get_running_loop().time() * 1000 < member.session_deadline_ms
-            await asyncio.sleep(AWAY_S)
-            assert not election.is_leader
-            worker.cable.plug_in()
-            assert (await anext(election.terms())).fencing_token > term.fencing_token
-
-
-@in_virtual_time
-@pytest.mark.parametrize("lost", [[JoinGroup], [JoinGroup, JoinGroup], [SyncGroup], [JoinGroup, SyncGroup, Heartbeat]])
-async def test_lost_answers_delay_a_member_and_add_no_other(lost: list[type]) -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        worker.cable.lost_answers = list(lost)
-        async with worker.client.consumer(GROUP, TOPICS, session_timeout=SESSION_S) as consumer:
-            await consumer.wait_assigned()
-            await until(lambda: worker.cable.lost_answers in ([], [Heartbeat]))
-            await asyncio.sleep(2 * SESSION_S)
-            group = await a_worker(coordinator).client.describe_group(GROUP)
-            assert [member.member_id for member in group.members] == [consumer.member_id]
-            assert consumer.generation_id == group.generation_id
 
 
 @in_virtual_time

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack
 
 import pytest
 
@@ -21,12 +20,10 @@ from rota.client.events import (
     GenerationFailed,
     Lost,
     MemberEvent,
-    Reachable,
     RebalanceStarted,
     Revoked,
-    Unreachable,
 )
-from rota.protocol.messages import Heartbeat, JoinGroup, LeaveGroup
+from rota.protocol.messages import Heartbeat, LeaveGroup
 from tests.client.stage import (
     GROUP,
     SESSION_S,
@@ -38,28 +35,6 @@ from tests.client.stage import (
     until,
 )
 from tests.client.virtual_time import in_virtual_time
-
-
-@in_virtual_time
-async def test_a_lone_member_leads_itself_and_holds_everything() -> None:
-    async with a_coordinator() as coordinator, a_worker(coordinator).member() as member:
-        assigned = await member.wait_assigned()
-        assert assigned.share == tuple(("work", number) for number in range(12))
-        assert (assigned.generation_id, assigned.is_leader, member.is_leader) == (1, True, True)
-        assert member.member_id.startswith("w-")
-
-
-@in_virtual_time
-async def test_a_cut_off_member_lets_go_before_others_take_over() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        workers = [a_worker(coordinator, f"w{index}") for index in range(3)]
-        members = [await stack.enter_async_context(worker.member()) for worker in workers]
-        await all_partitions_are_shared(members)
-        workers[0].cable.pull()
-        await all_partitions_are_shared(members[1:])
-        assert members[0].assignment is None
-        assert workers[0].deeds[-1] == "lost"
-        assert workers[0].when("lost") < min(workers[1].when("assigned"), workers[2].when("assigned"))
 
 
 @in_virtual_time
@@ -100,23 +75,6 @@ async def test_a_cancelled_member_stops_work_leaves_and_is_replaced() -> None:
 
 
 @in_virtual_time
-async def test_slow_work_is_awaited_while_heartbeats_go_on() -> None:
-    """The rebalance timeout bounds the work, not the session: a live worker is not evicted for being slow."""
-    async with a_coordinator() as coordinator:
-        slow, newcomer = a_worker(coordinator, "slow", drain_s=20), a_worker(coordinator, "new")
-        async with slow.member() as member:
-            await member.wait_assigned()
-            async with newcomer.member() as other:
-                await until(lambda: any(isinstance(request, JoinGroup) for request in newcomer.cable.requests))
-                await asyncio.sleep(15)
-                assert member.assignment is not None
-                await member.commit([OffsetToCommit("work", 3, 7)])
-                await all_partitions_are_shared([member, other])
-                assert slow.deeds == ["assigned", "revoked", "assigned"]
-                assert member.generation_id == 2
-
-
-@in_virtual_time
 async def test_work_past_the_rebalance_timeout_is_lost_first() -> None:
     async with a_coordinator() as coordinator:
         stuck, newcomer = a_worker(coordinator, "stuck", drain_s=3_600), a_worker(coordinator, "new")
@@ -128,24 +86,6 @@ async def test_work_past_the_rebalance_timeout_is_lost_first() -> None:
                 assert stuck.when("lost") <= newcomer.when("assigned")
                 stuck.drain_s = 0
                 await all_partitions_are_shared([member, other])
-
-
-@in_virtual_time
-async def test_a_short_outage_is_unreachable_but_not_lost() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            events = member.events()
-            assert isinstance(await anext(events), Assigned)
-            worker.cable.pull()
-            assert isinstance(await anext(events), Unreachable)
-            assert member.unreachable_since is not None
-            await asyncio.sleep(1)
-            assert member.assignment is not None
-            worker.cable.plug_in()
-            assert isinstance(await anext(events), Reachable)
-            assert (worker.deeds, member.generation_id) == (["assigned"], 1)
 
 
 @in_virtual_time
@@ -175,19 +115,6 @@ async def test_events_show_the_whole_story_in_order() -> None:
 
 
 # --- commits and fences -----------------------------------------------------------------------
-
-
-@in_virtual_time
-async def test_a_commit_is_retried_during_a_short_outage() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            worker.cable.pull()
-            asyncio.get_running_loop().call_later(1, worker.cable.plug_in)
-            await member.commit([OffsetToCommit("work", 0, 5)])
-            (offset,) = await member.fetch_offsets()
-            assert (offset.partition, offset.offset) == (0, 5)
 
 
 @in_virtual_time
@@ -269,17 +196,6 @@ async def test_a_leave_before_the_first_id_keeps_no_other_waiting() -> None:
                 await until(lambda: bool(hasty.cable.requests))
             group = await stays.client.describe_group(GROUP)
             assert (group.state, len(group.members), group.pending_members) == ("Stable", 1, 0)
-
-
-@in_virtual_time
-async def test_closing_does_not_hang_when_nobody_answers() -> None:
-    async with a_coordinator() as coordinator:
-        worker = a_worker(coordinator)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            worker.cable.is_silent = True
-            left_at = asyncio.get_running_loop().time()
-        assert asyncio.get_running_loop().time() - left_at < 9
 
 
 @in_virtual_time

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector
 
 import rota
 from rota.adapters.prometheus import register, unregister
-from rota.client import Client, OffsetToCommit, sync
+from rota.client import OffsetToCommit, sync
 from rota.client.metrics import METRICS, MOST_GROUPS
 from tests.client.scrapes import Scrape
 from tests.client.stage import SESSION_S, a_coordinator, a_worker, all_partitions_are_shared, until
@@ -156,37 +156,6 @@ def test_the_sync_twin_is_registered_and_scraped_at_work(url: str) -> None:
         assert scrape.of("units_revoked_total", kind="election") == 1
     assert scrape.of("members") is None
     assert (scrape.of("calls_total", operation="LeaveGroup") or 0) >= 1
-
-
-async def test_scrapes_of_threads_never_meet_a_changing_number(url: str) -> None:
-    errors: list[BaseException] = []
-    done = threading.Event()
-    async with rota.connect(url) as client:
-        scrape = Scrape(client)
-
-        def scrape_on() -> None:
-            try:
-                while not done.is_set():
-                    generate_latest(scrape.registry)
-            except BaseException as error:
-                errors.append(error)
-
-        threads = [threading.Thread(target=scrape_on) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        try:
-            await asyncio.gather(*(_come_and_go(client, number) for number in range(10)))
-        finally:
-            done.set()
-            for thread in threads:
-                thread.join()
-    assert errors == []
-    assert scrape.of("units_assigned_total", kind="election") == 10
-
-
-async def _come_and_go(client: Client, number: int) -> None:
-    async with client.leader(f"election-{number}") as election:
-        await anext(election.terms())
 
 
 async def test_heartbeats_of_the_heartbeat_thread_count_too(url: str) -> None:

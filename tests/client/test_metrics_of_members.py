@@ -8,7 +8,7 @@ from contextlib import suppress
 import rota
 from rota.client import FencedInstanceId
 from tests.client.scrapes import Scrape
-from tests.client.stage import GROUP, SESSION_S, a_coordinator, a_worker, all_partitions_are_shared, until
+from tests.client.stage import GROUP, SESSION_S, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time, pause
 
 # --- calls, heartbeats, rebalances --------------------------------------------------------------
@@ -50,22 +50,6 @@ async def test_a_call_cancelled_by_its_members_end_is_counted() -> None:
             await until(lambda: len(worker.cable.requests) > sent)
         assert scrape.of("calls_total", operation="Heartbeat", outcome="cancelled") == 1
         assert scrape.of("calls_total") == len(worker.cable.requests)
-
-
-@in_virtual_time
-async def test_a_second_member_rebalances_the_first() -> None:
-    async with a_coordinator() as coordinator:
-        worker, other = a_worker(coordinator), a_worker(coordinator, "x")
-        scrape = Scrape(worker.client)
-        async with worker.member() as member:
-            await member.wait_assigned()
-            async with other.member() as second:
-                await all_partitions_are_shared([member, second])
-                assert scrape.of("rebalances_total", cause="group") == 1
-                assert scrape.of("units_revoked_total") == 12
-                assert scrape.of("units_assigned_total") == 18
-                assert scrape.of("units_held") == 6
-            assert scrape.of("rebalances_total") == scrape.of("rebalances_total", cause="group")
 
 
 # --- losses ---------------------------------------------------------------------------------------

@@ -9,9 +9,6 @@ from contextlib import AsyncExitStack
 import pytest
 
 from rota.client import LeadershipLost, Permit, PermitLost, Permits
-from rota.protocol.fencing_token import fencing_token
-from rota.protocol.messages import DescribeGroup, DescribeReply
-from rota.server.runtime.coordinator import LocalCoordinator
 from tests.client.stage import SESSION_S, Worker, a_coordinator, a_worker, until
 from tests.client.virtual_time import in_virtual_time
 
@@ -52,24 +49,6 @@ async def test_members_share_permits_and_the_next_gets_a_released_one() -> None:
             "rebalances of others change nothing for a holder"
         )
         assert second.lost.is_set()
-
-
-@in_virtual_time
-async def test_a_lock_is_held_by_one_and_its_tokens_rise() -> None:
-    async with a_coordinator() as coordinator:
-        tokens: list[int] = []
-
-        async def once(name: str) -> None:
-            async with a_worker(coordinator, name).client.lock("nightly") as lock:
-                assert lock.number == 0
-                assert (await lock.verify()).is_member
-                tokens.append(lock.fencing_token)
-                await asyncio.sleep(1)
-                assert tokens[-1] == lock.fencing_token
-
-        await asyncio.gather(*(once(name) for name in "abcd"))
-        assert tokens == sorted(set(tokens))
-        assert tokens[0] >= fencing_token(1)
 
 
 @in_virtual_time
@@ -174,12 +153,6 @@ async def test_a_number_that_no_group_may_have_is_refused(number: int) -> None:
 
 def test_a_permit_that_is_lost_is_no_lost_leadership() -> None:
     assert not issubclass(PermitLost, LeadershipLost)
-
-
-async def members(coordinator: LocalCoordinator) -> int:
-    reply = (await coordinator.call(DescribeGroup("default", NAME))).reply
-    assert isinstance(reply, DescribeReply)
-    return len(reply.members)
 
 
 async def cancelled(task: asyncio.Task[None]) -> None:

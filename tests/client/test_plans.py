@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from itertools import chain
@@ -148,27 +147,3 @@ async def test_the_plan_of_a_departure_is_what_happens_then(strategy: str) -> No
         assert plan.rounds == fleet.members[0][1].generation_id - generation_id
         assert (plan.generation_id, plan.unowned) == (generation_id, ())
         assert plan.least_moves <= plan.moves
-
-
-@pytest.mark.parametrize(
-    "strategy", ["range", "sticky", "cooperative-sticky", "clockwise", "server:sticky", "server:range"]
-)
-@in_virtual_time
-async def test_the_plan_of_more_partitions_is_what_happens_then(strategy: str) -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        fleet = Fleet(coordinator, stack)
-        for topic, partitions in TOPICS.items():
-            await fleet.admin.put_topic(topic, partitions)
-        await fleet.grow(3, strategy)
-        generation_id = fleet.members[0][1].generation_id
-
-        plan = await fleet.admin.plan_group(GROUP, partitions={"orders": 9})
-        await fleet.admin.put_topic("orders", 9)
-        planned = {each.member_id: named(each.after) for each in plan.members}
-        await until(lambda: fleet.shares() == planned)
-        await asyncio.sleep(30)
-
-        assert fleet.shares() == planned
-        # A resync is a generation without a join phase, in which nothing pauses.
-        assert fleet.members[0][1].generation_id - generation_id == max(plan.rounds, 1)
-        assert any(each.pauses for each in plan.members) is (plan.rounds > 0 and strategy != "cooperative-sticky")

@@ -115,22 +115,6 @@ async def test_a_leader_cut_off_in_a_hand_over_ends_by_its_deadline() -> None:
 
 
 @in_virtual_time
-async def test_a_leader_steps_down_only_after_its_body() -> None:
-    async with a_coordinator() as coordinator, AsyncExitStack() as stack:
-        first, second = Ranked(coordinator, "first"), Ranked(coordinator, "second")
-        first.ending_s = 2.0
-        await first.campaign(stack)
-        await until(lambda: first.deeds == ["begins"])
-        await second.campaign(stack)
-        await asyncio.sleep(1)
-
-        await coordinator.call(RebalanceGroup("default", NAME, step_down=True))
-        await until(lambda: second.deeds == ["begins"])
-
-        assert first.when("ends") <= second.when("begins")
-
-
-@in_virtual_time
 async def test_a_leader_asked_twice_while_its_work_ends_hands_over() -> None:
     async with a_coordinator() as coordinator, AsyncExitStack() as stack:
         first, second = Finishing(coordinator, "first"), Ranked(coordinator, "second")

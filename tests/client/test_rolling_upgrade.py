@@ -23,7 +23,6 @@ TOPICS = {"work": 12}
 ALL = [TopicPartition("work", number) for number in range(12)]
 SESSION_S = 3.0
 AT_REST_S = SESSION_S + 5
-SEEDS = [*range(6), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(6, 20))]
 EAGER, BOTH, COOPERATIVE = ("range",), ("cooperative-sticky", "range"), ("cooperative-sticky",)
 
 
@@ -135,40 +134,6 @@ async def a_group(seed: int, *, is_static: bool) -> AsyncIterator[Group]:
             watching.cancel()
             await asyncio.wait((watching,))
         assert watching.cancelled(), watching.exception()
-
-
-async def all_are(group: Group, strategies: tuple[str, ...], disturb: float) -> None:
-    """One restart after the other, in any order; between two of them a member may join or die."""
-    for process in group.random.sample(group.processes, len(group.processes)):
-        await group.upgrade(process, strategies)
-        await group.is_at_rest()
-        if group.random.random() < disturb:
-            await disturbed(group, strategies)
-
-
-async def disturbed(group: Group, strategies: tuple[str, ...]) -> None:
-    extra = group.start(strategies)
-    await asyncio.sleep(group.random.random() * 4)
-    group.processes.remove(extra)
-    if group.random.random() < 0.5:
-        await extra.die()
-    else:
-        await extra.close()
-    await asyncio.sleep(SESSION_S)
-    await group.is_at_rest()
-
-
-@pytest.mark.parametrize("is_static", [False, True], ids=["dynamic", "static"])
-@pytest.mark.parametrize("seed", SEEDS)
-@in_virtual_time
-async def test_at_each_upgrade_step_every_partition_has_one_holder(seed: int, is_static: bool) -> None:
-    async with a_group(seed, is_static=is_static) as group:
-        for _ in range(3 + seed % 3):
-            group.start(EAGER)
-        await group.is_at_rest()
-        for strategies in (BOTH, COOPERATIVE):
-            await all_are(group, strategies, disturb=0.2)
-        assert {each.consumer.generation_id for each in group.processes} == {group.processes[0].consumer.generation_id}
 
 
 @pytest.mark.parametrize("strategies", [BOTH, COOPERATIVE], ids=["both", "cooperative"])

@@ -21,13 +21,6 @@ async def test_time_asleep_counts() -> None:
 
 
 @in_virtual_time
-async def test_reading_two_clocks_at_two_moments_is_not_sleep() -> None:
-    noise = iter([0.0, 0.00002, -0.00003, 0.05, 0.0])
-    clock = SessionClock(asyncio.get_running_loop(), lambda: next(noise))
-    assert [clock.asleep_s for _ in range(4)] == [0.0] * 4
-
-
-@in_virtual_time
 async def test_a_share_has_ended_when_the_machine_wakes_up_too_late() -> None:
     async with a_coordinator() as coordinator:
         worker, asleep_s = a_worker(coordinator), [0.0]

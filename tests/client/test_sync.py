@@ -98,19 +98,3 @@ def test_a_bad_url_leaves_no_thread_behind() -> None:
     with pytest.raises(ValueError):
         sync.connect("nonsense")
     assert threading.active_count() == before
-
-
-def test_a_client_without_a_block_starts_and_closes(url: str) -> None:
-    client = sync.connect(url)
-    client.start()
-    election = client.leader("writer")
-    election.start()
-    assert next(iter(election.terms())).is_valid
-    client.close()
-    client.close()
-
-    assert "rota" not in {thread.name for thread in threading.enumerate()}
-    with pytest.raises(RuntimeError, match="this client is closed"):
-        client.list_groups()
-    with sync.connect(url) as another:
-        assert another.describe_group("writer").members == ()

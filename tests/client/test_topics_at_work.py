@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 
 import pytest
 
 import rota
-from rota.client import Client, Consumer, Member, TopicPartition
+from rota.client import Client, Member, TopicPartition
 from rota.core.replica import assigning
 from rota.core.types.consumer import decode_plain_assignment
 from rota.protocol.limits import Limits
@@ -61,32 +60,6 @@ async def until(is_so: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not is_so():  # noqa: ASYNC110 — what members hold has no event on the outside
             await asyncio.sleep(0.02)
-
-
-def consumers(client: Client, count: int, topics: str | re.Pattern[str], strategy: str) -> list[Consumer]:
-    """Members in racks a, b, …, of which each carries one more than the one before."""
-    return [
-        client.consumer(
-            *("g", topics, strategy),
-            rack_id="abc"[index],
-            capacity=index + 1,
-            topics_refresh_interval=3600.0,
-            session_timeout=SESSION_S,
-        )
-        for index in range(count)
-    ]
-
-
-@pytest.mark.parametrize("leads", [LED_BY_MEMBERS, LED_BY_THE_SERVER])
-async def test_growth_and_weights_reassign_who_works(client: Client, leads: str) -> None:
-    await client.put_topic("t", 6)
-    async with AsyncExitStack() as stack:
-        members = [await stack.enter_async_context(each) for each in consumers(client, 2, "t", f"{leads}weighted")]
-        await until(lambda: sizes(members) == [2, 4])
-        await client.put_topic("t", 9)
-        await until(lambda: sizes(members) == [3, 6])
-        await client.put_topic("t", 9, {"weights": "9,9,1,1,1,1,1,1,1"})
-        await until(lambda: sizes(members) in ([1, 8], [7, 2]))
 
 
 async def test_members_of_sdk_and_server_assignment_share_a_group(client: Client) -> None:

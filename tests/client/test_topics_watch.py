@@ -276,38 +276,6 @@ async def test_weights_changed_and_changed_back_are_seen(strategy: str) -> None:
 
 
 @in_virtual_time
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
-async def test_a_short_lived_topic_is_not_left_assigned(strategy: str) -> None:
-    async with AsyncExitStack() as stack:
-        admin, _, members = await on_a_slow_line(stack, strategy, re.compile("t|u"))
-        for number, delay_s in enumerate(DELAYS_S):
-            await admin.put_topic("t", 2, {"label": str(number)})
-            await asyncio.sleep(0.2)
-            await admin.put_topic("u", 4)
-            await asyncio.sleep(delay_s)
-            await admin.delete_topic("u")
-            await asyncio.sleep(3)
-            assert sum(sizes(members)) == 2, delay_s
-        await admin.put_topic("u", 4)
-        await within(3, lambda: sizes(members) == [3, 3])
-
-
-@in_virtual_time
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky", "server:range"])
-async def test_a_topic_made_again_with_fewer_partitions_is_assigned(strategy: str) -> None:
-    async with AsyncExitStack() as stack:
-        admin, _, members = await on_a_slow_line(stack, strategy)
-        for delay_s in DELAYS_S:
-            await admin.put_topic("t", 8)
-            await within(5, lambda: sizes(members) == [4, 4])
-            await admin.delete_topic("t")
-            await asyncio.sleep(delay_s)
-            await admin.put_topic("t", 4)
-            await within(3, lambda: sizes(members) == [2, 2])
-            assert {place.partition for each in members for place in each.assignment or ()} == set(range(4))
-
-
-@in_virtual_time
 async def test_a_change_that_the_watch_misses_is_found_by_refresh() -> None:
     async with AsyncExitStack() as stack:
         admin, lines, members = await a_group(stack, refresh_ms=1_000)

@@ -23,7 +23,7 @@ from tests.support import sources
 from tests.support.processes import Process
 
 PLANTS = Plants()
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 MOST_S = 5.0
 """Time for a process to print its line; more than a start takes."""
 UNKNOWN = "tests/http/test_http_unknown_names.py::test_the_nearest_name_is_suggested"
