@@ -1,4 +1,4 @@
-"""A client's credentials and its trusted authorities: a token, certificates, all from files that may change."""
+"""A client's credentials and trusted authorities: a token and certificates, read from files that may change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECRET_VARIABLES = ("ROTA_TOKEN", "ROTA_STORE", "ROTA_REDIS", "ROTA_WEBHOOK")
 """Variables that hold a token, or a URL that may hold a password."""
 
 Version = tuple[tuple[int, int, int], ...]
-"""Of files: another one whenever one of them is."""
+"""Identifies the content of files: it changes when one of them changes."""
 
 
 class CredentialsError(ValueError):
@@ -33,11 +33,11 @@ class CredentialsError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """A token and certificates, or the files that hold them. Nothing of it is ever logged or shown.
+    """A token and certificates, or the files that hold them. Their content is never logged or shown.
 
     Files are read again when they have changed, the token's with each request, the certificates' for each connection:
     Kubernetes writes the next token, and cert-manager or a SPIFFE agent the next certificate, long before the last
-    one expires. Where a file cannot be read any more, its previous content is used.
+    one expires. If a file cannot be read any more, its previous content is used.
     """
 
     token: str | None = field(default=None, repr=False)
@@ -58,7 +58,7 @@ class Credentials:
                 object.__setattr__(self, name, Path(file))  # A program may name it by a string.
 
     def or_environment(self) -> Credentials:
-        """The same, with missing values from `ROTA_TOKEN`, `ROTA_TOKEN_FILE`, `ROTA_CA_FILE` and so on."""
+        """Return these credentials, with missing values from `ROTA_TOKEN`, `ROTA_TOKEN_FILE` and so on."""
         files: dict[str, Any] = {name: getattr(self, name) or _path(variable) for name, variable in _VARIABLES.items()}
         token = self.token or (None if self.token_file else os.environ.get("ROTA_TOKEN") or None)
         if token is not None:
@@ -72,7 +72,7 @@ class Credentials:
         return bool(self.token or self.token_file)
 
     def authorization(self) -> str | None:
-        """The `Authorization` header's value as it is now; raises CredentialsError where the file cannot be read."""
+        """Return the current value of the `Authorization` header; raise CredentialsError if the file cannot be read."""
         token = self.token if self.token_file is None else self._token_in_file(self.token_file)
         return f"Bearer {token}" if token else None
 
@@ -81,9 +81,9 @@ class Credentials:
         return {} if authorization is None else {"authorization": authorization}
 
     def ssl_context(self) -> ssl.SSLContext | bool:
-        """For HTTP: the trusted authorities and the certificate of each connection. True is the system's authorities.
+        """Return the trusted authorities and the certificate of HTTP connections; True is the system's authorities.
 
-        Raises CredentialsError where the files cannot be read.
+        Raises CredentialsError if the files cannot be read.
         """
         if not self._certificate_files():
             return True
@@ -93,7 +93,7 @@ class Credentials:
         return context
 
     def channel_credentials(self) -> tuple[Version, grpc.ChannelCredentials]:
-        """The same for gRPC, where a channel keeps its credentials: another version needs another channel."""
+        """Return the credentials of a gRPC channel, which keeps them: another version needs another channel."""
         try:
             return self._newest("gRPC", self._certificate_files(), self._load_for_grpc)
         except OSError as error:
@@ -128,7 +128,7 @@ class Credentials:
             raise CredentialsError(f"the token file {path} cannot be read: {_reason(error)}") from error
 
     def _newest(self, what: str, files: Sequence[Path], load: Callable[[], Any]) -> tuple[Version, Any]:
-        """What the files hold, and their version; what they held before, where that cannot be used."""
+        """Return the content of the files with its version, or their previous content if they cannot be used now."""
         try:
             version = tuple(_version(file) for file in files)
             if what not in self._read or self._read[what][0] != version:
@@ -140,7 +140,7 @@ class Credentials:
 
 
 class NewestContext(ssl.SSLContext):
-    """Stands for the context of the moment in which a connection is made: `newest`, which is to be set."""
+    """Delegates each new connection to the context that `newest` returns. The creator sets `newest`."""
 
     newest: Callable[[], ssl.SSLContext]
 

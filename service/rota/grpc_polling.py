@@ -1,13 +1,13 @@
 """gRPC's polling thread: it lives as long as the process, and an event loop reads all of its wake-ups at once.
 
 grpcio counts the channels, servers and calls that exist, and joins its polling thread when the last of them is
-deallocated. Where the garbage collector deallocates it, the thread of the event loop waits inside of the collection for
+deallocated. If the garbage collector deallocates it, the thread of the event loop waits inside of the collection for
 calls that only this loop could end: the process hangs (https://github.com/grpc/grpc/issues/22365). One reference that
-is never given back keeps the count above zero.
+is never released keeps the count above zero.
 
-The thread wakes the loop with one byte for each event, and grpcio's handler reads one byte in each turn of the loop,
-though it handles all events. Under load the bytes become more, turn by turn. Some 280 of them fill the socket: the
-thread waits until three quarters are read, and no message reaches the loop for 200 of its turns, which may be seconds.
+The thread wakes the loop with one byte for each event. grpcio's handler reads one byte in each turn of the loop, but
+handles all events. Under load the unread bytes accumulate. About 280 of them fill the socket: the thread then waits
+until three quarters are read, and no message reaches the loop for 200 of its turns, which may take seconds.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _MOST_BYTES = 4096
 
 _prepared: WeakSet[asyncio.AbstractEventLoop] = WeakSet()
 _polling: set[int] = set()
-"""The process whose gRPC this is, once it polls. A forked child has its parent's number here."""
+"""The id of the process in which gRPC polls. A forked child has its parent's id here."""
 
 
 def check_not_forked() -> None:
-    """Raise RuntimeError in the forked child of a process that has used gRPC: its calls would wait for ever."""
+    """Raise RuntimeError in the forked child of a process that has used gRPC: its calls would wait forever."""
     if _polling and os.getpid() not in _polling:
         raise RuntimeError(
             f"this process, {os.getpid()}, was forked from one that has used gRPC, and gRPC does not work in it: "
@@ -40,9 +40,9 @@ def check_not_forked() -> None:
 
 
 def keep_polling() -> None:
-    """Take the reference, and have the running loop read all bytes. Call it before a channel or a server is made.
+    """Acquire the reference, and let the running loop read all bytes. Call it before a channel or a server is created.
 
-    Calls on the same loop after the first do nothing.
+    Further calls on the same loop have no effect.
     """
     check_not_forked()
     loop = asyncio.get_running_loop()
@@ -65,7 +65,7 @@ def keep_polling() -> None:
 
 
 def _handle_all(read_end: socket.socket, handle: Callable[[], None]) -> None:
-    """Call the handler, which reads one byte, once for each byte that is there."""
+    """Call the handler, which reads one byte, once for each byte that has arrived."""
     try:
         for _ in read_end.recv(_MOST_BYTES, socket.MSG_PEEK):
             with suppress(RuntimeError):  # The event is for another loop, which is closed: no call waits for it.

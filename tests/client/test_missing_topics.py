@@ -14,7 +14,9 @@ from rota.protocol.messages import ListTopics
 from tests.client.stage import Cable, a_coordinator
 from tests.client.virtual_time import in_virtual_time
 
-TEXT = "topic 'orderz' is not registered: this member gets nothing of it until it is; registered are: audit, orders"
+TEXT = (
+    "topic 'orderz' is not registered: this member gets no partition of it until it is; registered are: audit, orders"
+)
 STRATEGIES = ["range", "cooperative-sticky", "server:sticky"]
 
 
@@ -82,7 +84,8 @@ async def test_one_of_two_topics_is_named(caplog: pytest.LogCaptureFixture) -> N
         await stage.open()
         consumer = await stage.consumer(["orders", "b", "a"])
         await asyncio.sleep(2)
-        assert consumer._lookout.missing.startswith("topics 'a', 'b' are not registered: this member gets nothing of")
+        text = consumer._lookout.missing
+        assert text.startswith("topics 'a', 'b' are not registered: this member gets no partition of")
         assert [place.topic for place in consumer.assignment or ()] == ["orders", "orders"]
 
 

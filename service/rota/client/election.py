@@ -135,7 +135,7 @@ class Election(RunningOver):
         self._is_over = True
         self._elected.set()
 
-    # --- where it stands ----------------------------------------------------------------------
+    # --- current state ------------------------------------------------------------------------
 
     @property
     def term(self) -> Term | None:
@@ -341,7 +341,7 @@ class Election(RunningOver):
     def _closed(self) -> None:
         self._finish()
 
-    # --- what happens -------------------------------------------------------------------------
+    # --- callbacks ----------------------------------------------------------------------------
 
     def _on_assigned(self, _added: Leadership, held: Leadership) -> None:
         if held and (self._term is None or self._term.lost.is_set()):

@@ -285,9 +285,8 @@ class Holding(Generic[Share]):
             revocation.returned()
             await self.commits.flush(self._deadline.left_s(Step.COMMIT) if self.is_given_up else None)
         finally:
-            if (
-                self._revocation is revocation
-            ):  # In a thread, on_revoked may continue while later shares are assigned and lost.
+            # In a thread, on_revoked may continue while later shares are assigned and lost.
+            if self._revocation is revocation:
                 self._revocation = None
         self._stats.count(metrics.REVOKED, removed)
         self._broadcast.publish(Revoked(generation_id, removed))

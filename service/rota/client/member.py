@@ -129,7 +129,7 @@ class Member(Running, Generic[Share]):
         self._over = asyncio.Event()
         self._reminder = Reminder(f"group {self.group_id}", self._holding.at_work)
 
-    # --- where it stands ----------------------------------------------------------------------
+    # --- current state ------------------------------------------------------------------------
 
     @property
     def namespace(self) -> str:
@@ -522,7 +522,7 @@ class Member(Running, Generic[Share]):
             self._machine.come_back(self._now_ms())
             self._wake.set()
 
-    # --- what happens -------------------------------------------------------------------------
+    # --- events -------------------------------------------------------------------------------
 
     def _on_event(self, event: core.Event) -> None:
         self._stats.observe(event)

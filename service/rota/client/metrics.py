@@ -28,7 +28,7 @@ LABELS: Mapping[str, str] = {
     "operation": "The name of the call in gRPC, also over HTTP.",
     "outcome": "`ok`; an [error code](errors.md); why no answer came: "
     f"{', '.join(f'`{kind}`' for kind in UnreachableKind)}; "
-    "`cancelled`; for commits also `not_held`, where the share was gone before they were sent.",
+    "`cancelled`; for commits also `not_held`: the share was lost before they were sent.",
     "cause": "One of the causes below.",
 }
 
@@ -80,13 +80,13 @@ def _duration(name: str, meaning: str, labels: Labels = _MEMBER) -> Metric:
 
 CALLS = _counter("calls", "call", "Calls that have ended.", "operation", "outcome")
 RETRIES = _counter("retries", "retry", "Calls that repeat one that failed.", "operation")
-REBALANCES = _counter("rebalances", "rebalance", "Rebalances that began for a member, losses included.", "cause")
+REBALANCES = _counter("rebalances", "rebalance", "Rebalances that started for a member, including losses.", "cause")
 ASSIGNED = _counter(
     "units_assigned",
     "unit",
-    "Units that members took up: partitions, work items, or 1 for a leadership and for the bytes of a `member`.",
+    "Units assigned to members: partitions, work items, or 1 for a leadership and for the bytes of a `member`.",
 )
-REVOKED = _counter("units_revoked", "unit", "Units that members gave up in order.")
+REVOKED = _counter("units_revoked", "unit", "Units revoked from members in order.")
 LOST = _counter("units_lost", "unit", "Units that members lost: their work was stopped without a last commit.")
 COMMITS = _counter("commits", "commit", "Commits of the program that have ended.", "outcome")
 MEMBERS = _sum("members", "member", "Members that are started and not closed.")
@@ -110,7 +110,7 @@ HEARTBEAT_AGE = _duration(
 )
 COMMIT_LAG = _duration(
     "commit_lag",
-    "Age of the oldest progress that was stored or handed to `commit` and is not committed yet; 0 without any.",
+    "Age of the oldest progress that was stored or passed to `commit` and is not committed yet; 0 without any.",
 )
 COMMIT_AGE = _duration("commit_age", "Time since the last commit that was accepted.")
 LOOP_LAG = _duration("event_loop_lag", "How late the client's event loop was, measured ten times a second.", ())

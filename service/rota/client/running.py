@@ -29,7 +29,7 @@ class Running(ABC):
         self._own_block: asyncio.Task[Contained[None]] | None = None
         self._close_asked: asyncio.Event = asyncio.Event()
 
-    # --- what the kinds differ in -------------------------------------------------------------
+    # --- implemented by each kind -------------------------------------------------------------
 
     @abstractmethod
     async def __aenter__(self) -> Self: ...
@@ -69,7 +69,7 @@ class Running(ABC):
     def _failure_at_end(self) -> BaseException | None:
         """The error with which the membership ended, if any."""
 
-    # --- what may be called when --------------------------------------------------------------
+    # --- checks of the life cycle -------------------------------------------------------------
 
     @property
     def _name_of_kind(self) -> str:

@@ -220,7 +220,9 @@ class MissingTopics:
 def _described(names: Sequence[str], registered: Collection[str]) -> str:
     it, they = ("it", "it is") if len(names) == 1 else ("them", "they are")
     known = _listed(sorted(registered)) if registered else "none"
-    return f"{_are(names, 'not registered')}: this member gets nothing of {it} until {they}; registered are: {known}"
+    return (
+        f"{_are(names, 'not registered')}: this member gets no partition of {it} until {they}; registered are: {known}"
+    )
 
 
 def _are(names: Sequence[str], state: str) -> str:

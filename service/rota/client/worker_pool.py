@@ -265,7 +265,7 @@ class WorkerPool(RunningOver):
     def _closed(self) -> None:
         self._notify()
 
-    # --- what the consumer says ---------------------------------------------------------------
+    # --- callbacks of the consumer ------------------------------------------------------------
 
     def _start_work(self, added: Partitions, held: Partitions) -> None:
         for place in added:

@@ -1,7 +1,7 @@
 """Fences in SQLAlchemy's transactions on the Postgres that Rota uses: a decorator, a hook for sessions, two statements.
 
-    @fenced(Session, lambda: Holder.of(member)) def move(session, amount):                       # runs in a transaction
-    of its own, repeated if Postgres requires it
+    @fenced(Session, lambda: Holder.of(member))
+    def move(session, amount):             # runs in its own transaction, repeated if Postgres requires it
         session.execute(update(...))
         session.execute(commit_offsets(Holder.of(member), [OffsetToCommit("transfers", 0, 42)]))
 
