@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Self, TypeAlias
 
-from rota.client.callbacks import Listeners, call, notify, notify_lost, notify_revoked
+from rota.client.callbacks import Listeners, call, notify
 from rota.client.context import ClientContext
 from rota.client.member import Member
 from rota.client.roles import Role
@@ -210,10 +210,10 @@ class ConnectWorker(Member[WorkShared]):
         leave_on_close: bool | None = None,
     ) -> None:
         """`refresh_interval` is the interval at which the leader checks for changed work."""
-        own_listeners: Listeners[WorkShared] = Listeners(self._start, self._stop, self._abandon)
+        own_listeners: Listeners[WorkShared] = Listeners(self._start, listeners.on_revoked, listeners.on_lost)
         super().__init__(context, settings, role=role, listeners=own_listeners, leave_on_close=leave_on_close)
         self._work_role = role
-        self._user = listeners
+        self._on_assigned = listeners.on_assigned
         self._refresh_s = refresh_interval
         self._notified = asyncio.Event()
 
@@ -232,18 +232,12 @@ class ConnectWorker(Member[WorkShared]):
         return self
 
     async def _start(self, added: WorkShared, held: WorkShared, *, deadline: float | None) -> None:
-        await notify(self._user.on_assigned, added, held, deadline=deadline)
+        await notify(self._on_assigned, added, held, deadline=deadline)
         self._notified.set()
         if self._work_role.share.revoke and self._work_role.stopped_in != self.generation_id:
             # This worker, or its former process, ran that work and has stopped; only another round notifies the group.
             self._work_role.stopped_in = self.generation_id
             self.rejoin("does not run what it should stop")
-
-    async def _stop(self, removed: WorkShared, *, deadline: float | None) -> None:
-        await notify_revoked(self._user, removed, deadline=deadline)
-
-    async def _abandon(self, removed: WorkShared, *, deadline: float | None) -> None:
-        await notify_lost(self._user, removed, self._holding.unnotified(removed), deadline=deadline)
 
     async def _wait_for_absent_workers(self) -> None:
         """As the leader, start a rebalance when work has waited long enough for its worker."""

@@ -298,13 +298,10 @@ class Election(RunningOver):
                 _log.exception(
                     "%s %s: the work raised; it joins the election again in %.1f s",
                     self._wording.subject,
-                    self._name,
+                    self.member.group_id,
                     pause_s,
                 )
-                await self._wait_resigned(f"its work raised {type(error).__name__}", pause_s)
-
-    async def _wait_resigned(self, reason: str, pause_s: float) -> None:
-        await asyncio.wait((self._begin_resign(reason, pause_s),))
+                await asyncio.wait((self._begin_resign(f"its work raised {type(error).__name__}", pause_s),))
 
     async def _lead(self, work: Callable[[Term], Awaitable[Outcome]]) -> Outcome:
         async for term in self.terms():
@@ -317,12 +314,8 @@ class Election(RunningOver):
                     raise  # The loss is another election's: this one is still led, and its work ended with an error.
                 await first_of(term.lost, self.member._over)
                 level = logging.WARNING if term.reason == self._wording.lost else logging.INFO
-                _log.log(level, "%s %s: %s", self._wording.subject, self._name, lost)
+                _log.log(level, "%s %s: %s", self._wording.subject, self.member.group_id, lost)
         raise self._wording.error(f"{self._wording.candidacy} is over")
-
-    @property
-    def _name(self) -> str:
-        return self.member.group_id
 
     # --- closing ------------------------------------------------------------------------------
 
@@ -333,7 +326,7 @@ class Election(RunningOver):
                 await self._elected.wait()
                 return
         what = await self._describe_wait()
-        _log.info("%s %s: waiting for %.0f s: %s", self._wording.subject, self._name, _LONG_WAIT_S, what)
+        _log.info("%s %s: waiting for %.0f s: %s", self._wording.subject, self.member.group_id, _LONG_WAIT_S, what)
 
     async def _describe_wait(self) -> str:
         return self.trouble or f"{self.member._machine.leader_id or 'no candidate'} leads"
@@ -373,7 +366,7 @@ class Election(RunningOver):
         term = self._term
         if term is None or term._left.is_set():
             return self.member._holding.at_work()
-        return f"the work of {self._wording.subject} {self._name}{cancelled_for(term._cancelled_at)}"
+        return f"the work of {self._wording.subject} {self.member.group_id}{cancelled_for(term._cancelled_at)}"
 
     def _end(self, reason: str) -> Term | None:
         if self._term is not None:

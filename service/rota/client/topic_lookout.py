@@ -307,12 +307,13 @@ class TopicLookout:
             self._driver.rejoin(f"{TOPICS_CHANGED}: {changes}" if changes else TOPICS_CHANGED)
         return True
 
-    def _holds(self) -> bool:
-        return self._machine.holds(self._driver.now_ms())
-
     def _leads(self) -> bool:
         """Whether this member leads a settled generation, in which the members assign."""
-        is_settled = self._machine.state is State.STABLE and self._machine.is_leader and self._holds()
+        is_settled = (
+            self._machine.state is State.STABLE
+            and self._machine.is_leader
+            and self._machine.holds(self._driver.now_ms())
+        )
         return is_settled and not self._machine.protocol_name.startswith(SERVER_PREFIX)
 
     def _is_current(self, plan: Plan) -> bool:
@@ -331,7 +332,8 @@ class TopicLookout:
         if not self._leads():
             return None
         try:
-            group = await self._describe()
+            request = DescribeGroup(self._machine.settings.namespace, self._group_id)
+            group = await self._caller.ask(request, DescribeReply)
         except CoordinatorError as error:
             if not error.retriable:
                 # It cannot be compared with the registered topics, so it is made anew, once.
@@ -340,9 +342,6 @@ class TopicLookout:
         if group.state != "Stable" or group.generation_id != self._machine.generation_id or not self._leads():
             return None
         return self._role.read_back(group)
-
-    async def _describe(self) -> DescribeReply:
-        return await self._caller.ask(DescribeGroup(self._machine.settings.namespace, self._group_id), DescribeReply)
 
     # --- withheld partitions -------------------------------------------------------------------
 

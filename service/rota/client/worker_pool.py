@@ -242,12 +242,9 @@ class WorkerPool(RunningOver):
         """
         await self._until_entered()
         await self.consumer.wait_assigned()
-        while self.consumer.assignment is None or not self._is_done():
+        while self.consumer.assignment is None or not all(map(self._has_returned, self.shards)):
             await self._changed.wait()
             await self.consumer.wait_assigned()
-
-    def _is_done(self) -> bool:
-        return all(self._has_returned(place) for place in self.shards)
 
     def _has_returned(self, place: TopicPartition) -> bool:
         """Return whether the work on a shard has ended by itself."""
@@ -329,7 +326,10 @@ class WorkerPool(RunningOver):
         """Work on a shard after its former work has ended; with `retry`, until it returns."""
         if former is not None:
             await until_ended(former)
-        retry = None if self._retries is None else self._retries.setdefault(place, self._new_retry())
+        retry = None
+        if self._retries is not None:
+            new = WorkRetry(self.consumer._jitter, self.consumer._stats.now_ms)
+            retry = self._retries.setdefault(place, new)
         try:
             while not shard._stopping.is_set():
                 if retry is not None and retry.pause_s:
@@ -338,9 +338,6 @@ class WorkerPool(RunningOver):
                     return
         finally:
             self._notify()
-
-    def _new_retry(self) -> WorkRetry:
-        return WorkRetry(self.consumer._jitter, self.consumer._stats.now_ms)
 
     async def _pause(self, shard: Shard, retry: WorkRetry) -> None:
         shard._rests = True
