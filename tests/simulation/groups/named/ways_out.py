@@ -250,9 +250,9 @@ def without_on_lost_nothing_is_called(patch: Patch) -> None:
     async def notify_lost(listeners: Any, share: Any, _unnotified: Any, *, deadline: float | None) -> None:
         await callbacks.notify(listeners.on_lost, share, deadline=deadline)
 
-    from rota.client import connect_worker, consumer, holding
+    from rota.client import consumer, holding
 
-    for module in (callbacks, connect_worker, consumer, holding):
+    for module in (callbacks, consumer, holding):
         patch(module, "notify_lost", notify_lost)
 
 
