@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from msgspec import Struct
 
 from rota.core.group.rows import RowChanges, ShardImage, SideCommit
-from rota.protocol.messages import Reply, Request
+from rota.protocol.messages import Reply
 
 if TYPE_CHECKING:  # A command that opens a store does not load the core.
     from rota.core.group.sessions import MemberName
@@ -317,14 +317,3 @@ def unpark(call: Cancel | None) -> None:
     """Cancel a call, where there is something to be cancelled."""
     if call is not None:
         call()
-
-
-class Coordinator(Protocol):
-    """What the transports call. `runtime.coordinator.LocalCoordinator` is the real one."""
-
-    async def call(self, request: Request) -> Answer:
-        """Answer a request; never raises for anything that the protocol has a code for.
-
-        A call that parks returns by `request.wait_ms` at the latest. Cancelling the call un-parks
-        it: the member stays joined and its session timer starts.
-        """

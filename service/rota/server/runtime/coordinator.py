@@ -9,7 +9,6 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -108,6 +107,11 @@ class LocalCoordinator:
         self._ask_all_replicas = ask_all
         self._assigner = ServerAssigner(ask_all, self.loop)
         self._ownership = Ownership(self.loop, self.directory, peers, self.limits)
+        self.reached_at, self.nudge, self.owners = (
+            self._ownership.reached_at,
+            self._ownership.nudge,
+            self._ownership.owned,
+        )
 
     async def __aenter__(self) -> LocalCoordinator:
         await self.start()
@@ -187,7 +191,7 @@ class LocalCoordinator:
     # --- requests --------------------------------------------------------------------------------
 
     async def call(self, request: Request) -> Answer:
-        """Answer a request; see `rota.core.replica.ports.Coordinator`."""
+        """Answer a request; never raises for anything that the protocol has a code for."""
         match request:
             case JoinGroup():
                 return await self._submit(self._with_new_member_id(request))
@@ -265,10 +269,6 @@ class LocalCoordinator:
         """See `Ownership.owner_of`."""
         return self._ownership.owner_of(shard_of(namespace, group_id, self.shard_count))
 
-    def reached_at(self, **ways: Any) -> None:
-        """See `Ownership.reached_at`."""
-        self._ownership.reached_at(**ways)
-
     @property
     def draining(self) -> bool:
         """It takes no new calls."""
@@ -289,14 +289,6 @@ class LocalCoordinator:
         here = self.loop.leases.owned if replica_id == self.replica_id else {}
         now, asked = self._clock.now(), [here[shard_id] for shard_id in epochs if shard_id in here]
         return [o.shard_id for o in asked if o.may_answer(now) and o.epoch == epochs[o.shard_id]]
-
-    def nudge(self) -> None:
-        """A peer says that shards have become free."""
-        self._ownership.nudge()
-
-    def owners(self) -> Sequence[ShardOwner]:
-        """Every shard that this replica serves."""
-        return self._ownership.owned()
 
     def on_topics_changed(self, namespaces: Iterable[str]) -> None:
         """Topics of these namespaces have changed, here or at a peer."""
@@ -422,24 +414,12 @@ class RoutedCoordinator:
         self.replica_id = local.replica_id
         self._forwarder = local.forwarder
         self._ending: set[asyncio.Task[None]] = set()
-
-    # --- requests --------------------------------------------------------------------------------
-
-    async def call(self, request: Request) -> Answer:
-        """Answer a request wherever its shard lives; see `rota.core.replica.ports.Coordinator`."""
-        return await self._forwarder.call(request)
-
-    def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
-        """The answer, where this replica has it at hand."""
-        return self.local.try_heartbeat(request)
-
-    def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
-        """The same for calls that change nothing."""
-        return self.local.try_read(request)
-
-    def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
-        """As `call`, see `Forwarder.submit`; `done` gets the answer, unless the call is cancelled before."""
-        return self._forwarder.submit(request, done)
+        self.call, self.submit = local.forwarder.call, local.forwarder.submit
+        # The answers that are this replica's alone.
+        self.try_heartbeat, self.try_read = local.try_heartbeat, local.try_read
+        self.check_revision, self.events = local.check_revision, local.events
+        self.locate, self.owners, self.parked = local.locate, local.owners, local.parked
+        self.ready, self.wait_until_ready, self.drain = local.ready, local.wait_until_ready, local.drain
 
     async def watch(
         self, namespace: str, group_id: str, after_revision: int | None = None
@@ -470,30 +450,6 @@ class RoutedCoordinator:
             task.add_done_callback(self._ending.discard)
 
         return end
-
-    async def check_revision(self, namespace: str, group_id: str, after_revision: int) -> None:
-        await self.local.check_revision(namespace, group_id, after_revision)
-
-    async def events(self, shard_id: int, after_seq: int, limit: int) -> list[JournalEvent]:
-        return await self.local.events(shard_id, after_seq, limit)
-
-    def locate(self, namespace: str, group_id: str) -> ShardOwner:
-        return self.local.locate(namespace, group_id)
-
-    def owners(self) -> Sequence[ShardOwner]:
-        return self.local.owners()
-
-    def parked(self) -> int:
-        return self.local.parked()
-
-    def ready(self) -> tuple[bool, str]:
-        return self.local.ready()
-
-    async def wait_until_ready(self) -> None:
-        await self.local.wait_until_ready()
-
-    async def drain(self) -> None:
-        await self.local.drain()
 
     async def stop(self) -> None:
         await asyncio.gather(*self._ending, return_exceptions=True)
