@@ -193,7 +193,7 @@ def _exchange(store: Path, copy: Path, lock: Path) -> str:
 
 
 def _put_aside(store: Path) -> str:
-    """Rename the store with all that SQLite keeps beside it; the new name, or nothing where there was no store."""
+    """Rename the store with all that SQLite keeps beside it; the new name, or nothing if there was no store."""
     name, was_there = f"{store}.before-{moment()}", store.exists()
     names = chain((name,), (f"{name}.{number}" for number in count(2)))
     aside = next(each for each in names if not os.path.lexists(each))

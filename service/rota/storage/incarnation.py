@@ -29,7 +29,7 @@ async def fix_identity(connection: AsyncConnection, shard_count: int) -> str:
 
 
 async def read_incarnation(connection: AsyncConnection) -> str:
-    """The incarnation; raises `StoreRefused` where no server ever opened the store."""
+    """The incarnation; raises `StoreRefused` if no server ever opened the store."""
     incarnation = await connection.scalar(select(store.c.incarnation))
     if incarnation is None:
         raise StoreRefused("no server ever opened this store: it has no journal yet")

@@ -197,7 +197,7 @@ class Leases:
 
 
 def _timeline(dialect: str) -> ColumnElement[Any]:
-    """The server's timeline now; null where it is unknown. A subquery, so that it is read once and not for each row."""
+    """The server's timeline now; null if it is unknown. A subquery, so that it is read once and not for each row."""
     if dialect != "postgresql":
         return null()
     function: Any = getattr(func, POSTGRES_SCHEMA).timeline(type_=Text())
@@ -213,14 +213,14 @@ def _confirm(durable: FromClause) -> Executable:
 
 
 def _is_free(known_epoch: ColumnElement[int]) -> ColumnElement[bool]:
-    """Not where another replica has claimed it since the owners were read: its lease was seen by no read."""
+    """Not if another replica has claimed it since the owners were read: no read has seen its lease."""
     is_as_known = or_(shards.c.epoch <= known_epoch, bindparam("any_epoch", type_=Boolean()))
     is_over = and_(shards.c.lease_until_ms <= store_clock_ms(), is_as_known)
     return or_(is_over, shards.c.replica_id == _ME, bindparam("steal", type_=Boolean()))
 
 
 def _former(dialect: str, wanted: GivenRows) -> Executable:
-    """What a claim finds, locked: where the lease is over now, no other replica can renew it."""
+    """What a claim finds, locked: if the lease is over now, no other replica can renew it."""
     is_other = shards.c.timeline != _timeline(dialect)
     return (
         select(shards.c.shard_id, shards.c.epoch, shards.c.replica_id, is_other.label("is_other_timeline"))

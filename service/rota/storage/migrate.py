@@ -23,7 +23,7 @@ from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, p
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """Where a store's schema stands: `current` is None where there is none yet, `head` is this release's."""
+    """Where a store's schema stands: `current` is None if there is none yet, `head` is this release's."""
 
     current: str | None
     head: str
@@ -161,7 +161,7 @@ async def lock_migrations(connection: AsyncConnection) -> None:
     await connection.execute(text("SET LOCAL lock_timeout = '60s'"))
     await connection.execute(text("SELECT pg_advisory_xact_lock(7682002)"))
     await connection.execute(text("SET LOCAL lock_timeout = '5s'"))
-    # IF NOT EXISTS would ask for the right to create schemas even where there is nothing to create.
+    # IF NOT EXISTS would ask for the right to create schemas even if there is nothing to create.
     if await connection.scalar(text(f"SELECT to_regnamespace('{POSTGRES_SCHEMA}')")) is None:
         await _check_encoding(connection)
         await connection.execute(text(f"CREATE SCHEMA {POSTGRES_SCHEMA}"))

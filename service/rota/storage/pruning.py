@@ -64,7 +64,7 @@ def plan(old: Ends, first_seqs: Mapping[int, int], readers: Sequence[ReadsJourna
 
 
 def read_by_all(readers: Iterable[ReadsJournal], shard_id: int, last: int) -> int:
-    """The last line of a shard that every reader has read; `last` where none is registered."""
+    """The last line of a shard that every reader has read; `last` if none is registered."""
     return min((each.read(shard_id) for each in readers), default=last)
 
 
@@ -198,7 +198,7 @@ async def _planned(connection: AsyncConnection, old_before_ms: int) -> Pruned:
     return plan(old, {row[0]: row[1] for row in firsts}, await readers_of(connection))
 
 
-# --- Postgres: whole partitions where that goes ------------------------------------------------------
+# --- Postgres: whole partitions if possible -------------------------------------------------------
 
 
 async def _delete_days(connection: AsyncConnection, up_to: Ends, old_before_ms: int) -> None:

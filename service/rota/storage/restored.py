@@ -34,7 +34,7 @@ class LostCommit:
 
 @dataclass(frozen=True, slots=True)
 class LostGroup:
-    """A group that lost its last generations; `present` is 0 where the whole group is lost."""
+    """A group that lost its last generations; `present` is 0 if the whole group is lost."""
 
     namespace: str
     group_id: str
@@ -117,7 +117,7 @@ class RestoredShard:
     generation_floor: int
     epoch: int
     former_last_seq: int | None = None
-    """Where its journal ended before the store went back; None where that is not known."""
+    """Where its journal ended before the store went back; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Restored:
     incarnation: str
     shards: tuple[RestoredShard, ...]
     lost: Lost | None
-    """None where the store as it was could not be read."""
+    """None if the store as it was could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,9 @@ class Replaced:
 
     restored: Restored
     kept_as: str
-    """Under which name the store stays that was there; empty where there was none."""
+    """Under which name the store stays that was there; empty if there was none."""
     unreadable: str
-    """Why that one could not be read; empty where it could."""
+    """Why that one could not be read; empty if it could."""
 
 
 async def restored(
@@ -146,7 +146,7 @@ async def restored(
 ) -> Restored:
     """Give the store a new incarnation, and floors above all that it may have granted. All or nothing.
 
-    `former_url` names the store as it was, where that can still be read.
+    `former_url` names the store as it was, if that can still be read.
 
     Raises:
         StoreRefused: A server uses the store (unless `force`), no server ever did, or the numbers would be used up.

@@ -86,7 +86,7 @@ class JournalPage(NamedTuple):
     first_seq: int
     last_seq: int
     incarnation: str
-    """Read only where the journal ends before the line that is asked for."""
+    """Read only if the journal ends before the line that is asked for."""
     events: list[JournalEvent]
 
 

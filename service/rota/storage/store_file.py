@@ -86,7 +86,7 @@ class FileLock:
     def confirm(self, note: str) -> None:
         """Make sure that the lock is the one of that name: a cleaner of old files may have deleted it.
 
-        It is taken again then, with this note. `StoreRefused` where another service was quicker: call again later.
+        It is taken again then, with this note. `StoreRefused` if another service was quicker: call again later.
         """
         if self._descriptor is not None:
             try:
@@ -181,7 +181,7 @@ class StoreFile:
         self._noted = ""
 
     def open(self, hint: str) -> None:
-        """Take the lock. `StoreRefused` where there is no such file, or another service may use it."""
+        """Take the lock. `StoreRefused` if there is no such file, or another service may use it."""
         if not self._path.exists():
             raise StoreRefused(f"there is no store at {self._path}: {hint}")
         opened = self._path.stat()
@@ -209,11 +209,11 @@ class StoreFile:
 
     @property
     def note(self) -> Note | None:
-        """The note of the last service that had the store open, or this one's; None where there was none."""
+        """The note of the last service that had the store open, or this one's; None if there was none."""
         return Note.parse(self._noted)
 
     def write_note(self, note: Note, *, is_synced: bool = True) -> None:
-        """Say how the store stands, so that it is missed where its file is deleted, or an earlier copy is put there."""
+        """Say how the store stands, so that it is missed when its file is deleted, or an earlier copy is put there."""
         if self._noted != str(note):
             self._lock.write_note(str(note), is_synced=is_synced)
             self._noted = str(note)

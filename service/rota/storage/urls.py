@@ -66,7 +66,7 @@ StoreLocation = SqliteLocation | PostgresLocation
 
 
 def parse_store_url(url: str) -> StoreLocation:
-    """Read a store's URL; `StoreRefused` where it is none."""
+    """Read a store's URL; `StoreRefused` if it is none."""
     scheme, _, rest = url.partition("://")
     if scheme in _POSTGRES_SCHEMES and rest:
         return PostgresLocation(*split_password_file(_checked(f"postgresql://{rest}")))

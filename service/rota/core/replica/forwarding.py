@@ -107,7 +107,7 @@ class Forwarding:
         return shard_of_request(request, self._known.shard_count)
 
     def owner_elsewhere(self, shard_id: int, request: Request) -> Replica | None:
-        """The peer that is asked about a shard; None where this replica is asked, as where no owner is known."""
+        """The peer that is asked about a shard; None if this replica is asked, as when no owner is known."""
         return self._known.peer_of(shard_id) if self.is_forwarded(request) and shard_id not in self.here else None
 
     def is_forwarded(self, request: Request) -> bool:
@@ -123,7 +123,7 @@ class Forwarding:
         return answer.reply.error not in UNANSWERED or self.is_draining
 
     def refusal(self, request: Request, shard_id: int) -> Answer | None:
-        """What a request gets for which this replica's own shards are asked in vain; None where the shard is here."""
+        """What a request gets for which this replica's own shards are asked in vain; None if the shard is here."""
         if self.is_draining:
             return _drains(request)
         if shard_id in self.here:

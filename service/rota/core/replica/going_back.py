@@ -304,7 +304,7 @@ class StoreMemory:
 def is_setback(known: Known, found: Known, began_at: int | None = None) -> bool:
     """Whether the store's state cannot follow from its known state.
 
-    `began_at` is the journal's last entry when the epoch that is found began, None where that is not known.
+    `began_at` is the journal's last entry when the epoch that is found began, None if that is not known.
     """
     if found.epoch < known.epoch:
         return True

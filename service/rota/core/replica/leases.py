@@ -225,7 +225,7 @@ Do: TypeAlias = (
     | NotifyPeers
 )
 Steps: TypeAlias = Generator[Do, tuple[Any, Now], None]
-"""Each step is sent its answer, None where it has none, and the time then."""
+"""Each step is sent its answer, None if it has none, and the time then."""
 
 
 # --- rounds ---------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ class Leases:
         self.known.memory.note_served(owned.shard_id)
 
     def remove(self, owned: OwnedShard) -> bool:
-        """False where it is not this one that is served."""
+        """False if it is not this one that is served."""
         if self.owned.get(owned.shard_id) is not owned:
             return False
         del self.owned[owned.shard_id]

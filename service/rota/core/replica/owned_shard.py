@@ -161,7 +161,7 @@ class OwnedShard:
         reason: str = "",
         lost: Lost | None = None,
     ) -> tuple[OwnedShard, Ready]:
-        """A shard that was claimed, from its rows. `seen` is what a liveness store knows, None where there is none.
+        """A shard that was claimed, from its rows. `seen` is what a liveness store knows, None if there is none.
 
         `lost` is what this replica remembers of the shard and its store has lost.
         """
@@ -220,7 +220,7 @@ class OwnedShard:
 
     def try_heartbeat(self, number: int, request: Heartbeat | HeartbeatMany, now: Now) -> Answer | Ready | None:
         """As `submit`, for heartbeats that do not wait: the hottest path of all, where as a rule nothing is decided and
-        all is durable. None where that is not so before it begins: then `submit` it.
+        all is durable. None if that is not so before it begins: then `submit` it.
         """
         if self.is_closed or self.settled_seq > self.durable_seq or not self.may_answer(now):
             return None
@@ -232,7 +232,7 @@ class OwnedShard:
         return self._take(result, now)
 
     def try_read(self, number: int, request: VerifyFence | GetLeader, now: Now) -> Answer | None:
-        """As `submit`, for calls that change nothing and do not wait. None where memory may not be shown yet."""
+        """As `submit`, for calls that change nothing and do not wait. None if memory may not be shown yet."""
         if self.is_closed or not self.is_durable or not self.may_answer(now):
             return None
         result = self.shard.handle(request, number, now.wall_ms)

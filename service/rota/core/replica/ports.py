@@ -128,7 +128,7 @@ class ShardOwner:
     lease_until_ms: int = 0
     """When the lease ends, as the store's clock shows it; `RELEASED`, also where the store was not asked."""
     claimed_seq: int | None = None
-    """The journal's last entry when this epoch began; None where that is not known."""
+    """The journal's last entry when this epoch began; None if that is not known."""
     incarnation: str = ""
     """The random id of the journal, where the store was asked."""
     generation_floor: int = 0
@@ -256,7 +256,7 @@ class ShardNews:
 class SeenMembers:
     """The age of the last heartbeat of a shard's members, by the liveness store's clock.
 
-    `published_ms_ago` is the age of the owner's last update, None where nothing is known. Heartbeats since then
+    `published_ms_ago` is the age of the owner's last update, None if nothing is known. Heartbeats since then
     may be missing, so that time must not count against any member.
     """
 
@@ -310,7 +310,7 @@ class Answer(Struct, frozen=True):
 
 
 Cancel = Callable[[], object]
-"""Un-parks a call whose client is gone: it gets no answer. Does nothing where it has one."""
+"""Un-parks a call whose client is gone: it gets no answer. Does nothing if it has one."""
 
 
 def unpark(call: Cancel | None) -> None:

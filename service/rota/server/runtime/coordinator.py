@@ -1,6 +1,6 @@
 """The coordinators of one process: `LocalCoordinator` answers for its own shards, `RoutedCoordinator` for all.
 
-Each finds the shard of a request, and waits where the protocol waits.
+Each finds the shard of a request, and waits if the protocol waits.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ Sign = Callable[[VerifyFence, FenceReply], FenceReply]
 
 
 class LocalCoordinator:
-    """The shards of a store that this process owns: all of them where it is alone.
+    """The shards of a store that this process owns: all of them if it is alone.
 
     Use as an async context manager: entering starts the tasks, leaving stops them and releases the shards.
     """
@@ -78,7 +78,7 @@ class LocalCoordinator:
         liveness: Liveness | None = None,
         sign: Sign | None = None,
     ) -> None:
-        """`peers`: the other replicas, where the store may have some. `forward`: calls are forwarded to them."""
+        """`peers`: the other replicas, if the store may have some. `forward`: calls are forwarded to them."""
         self.shard_count = shard_count
         self.limits = limits or Limits()
         self.replica_id = replica_id or f"replica-{uuid.uuid4()}"
@@ -98,7 +98,7 @@ class LocalCoordinator:
         self.forwarding = Forwarding(self.directory, self.loop.shards, forwards=forward and peers is not None)
         """Which calls are answered here."""
         self.forwarder: Forwarder | None = None
-        """Answers clients' calls wherever their shards are, where there may be other replicas."""
+        """Answers clients' calls wherever their shards are, if there may be other replicas."""
         self._notifications: TopicNotifications | None = None
         if peers is not None:
             self.forwarder = Forwarder(self.forwarding, self.directory, peers, self, self._telemetry)
@@ -208,13 +208,13 @@ class LocalCoordinator:
                 return await self._submit(request)
 
     def try_heartbeat(self, request: Heartbeat | HeartbeatMany) -> Answer | None:
-        """The answer, where it can be given without waiting for anything."""
+        """The answer, if it can be given without waiting for anything."""
         if self.forwarding.is_draining:
             return None
         return self.loop.try_heartbeat(shard_of(request.namespace, request.group_id, self.shard_count), request)
 
     def try_read(self, request: VerifyFence | GetLeader) -> Answer | None:
-        """The answer to a call that changes nothing, where it can be given without waiting for anything."""
+        """The answer to a call that changes nothing, if it can be given without waiting for anything."""
         waits = request.sign if isinstance(request, VerifyFence) else request.wait_ms
         if waits or self.forwarding.is_draining or self._needs_owner(request):
             return None
@@ -227,7 +227,7 @@ class LocalCoordinator:
         return None if call.loop is None else call.cancel
 
     def submit_to(self, shard_id: int, request: Submitted, call: Call) -> None:
-        """As `submit`, where the request's shard is known; `call` gets the answer."""
+        """Submit a request of a known shard; `call` gets the answer."""
         if isinstance(request, JoinGroup) and not request.member_id:
             request = self._with_new_member_id(request)
         refusal = self.forwarding.refusal(request, shard_id)

@@ -41,10 +41,10 @@ LOOK_AGAIN_S = 0.25
 async def watch_group(
     shard: ServedShard, store: ShardStore, namespace: str, group_id: str, after_revision: int | None
 ) -> AsyncIterator[JournalEvent]:
-    """Events of the group with a revision above `after_revision`, or from now on where that is None.
+    """Events of the group with a revision above `after_revision`, or from now on if that is None.
 
     Ends when the shard is dropped or the watcher lags too far behind: call again with the last revision seen.
-    Raises `LinesPruned` where `rota journal prune` was faster than the watcher, and `ReaderIsAhead` where the store
+    Raises `LinesPruned` if `rota journal prune` was faster than the watcher, and `ReaderIsAhead` if the store
     went back to a state before `after_revision`.
     """
     queue: asyncio.Queue[JournalEvent | None] = asyncio.Queue()

@@ -138,7 +138,7 @@ class Forwarder:
         return answer if self.is_final(answer) else await self._go_on(request, answer, asked_ms)
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
-        """As `call`, without a task where the first answer is final.
+        """As `call`, without a task if the first answer is final.
 
         `done` gets the answer, unless the call parks and is cancelled before.
         """
@@ -302,7 +302,7 @@ def _settle(answered: asyncio.Future[Answer], answer: Answer) -> None:
 
 
 class _Submitted(Call):
-    """A call without a task. Another owner is asked where the first answer is not final."""
+    """A call without a task. Another owner is asked if the first answer is not final."""
 
     __slots__ = ("_asked_ms", "_forwarder", "_is_cancelled", "_request", "_rest", "_there")
 

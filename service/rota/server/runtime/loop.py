@@ -6,7 +6,7 @@ once leaves (`_hand_out`), what has to be durable before waits. `run` takes what
 append, appends it in one transaction, and then hands out what waited for it: first the journal's lines, to those that
 follow them, then timers and answers.
 
-Everything happens on one event loop. A shard is dropped where its memory may not be trusted any more: a broken
+Everything happens on one event loop. A shard is dropped when its memory may not be trusted any more: a broken
 invariant, an append that was refused, or one whose outcome is unknown. `rota.server.runtime.ownership` claims it again.
 """
 
@@ -63,7 +63,7 @@ that gets little CPU the pauses are as much longer as its threads wait."""
 ALL_TOPICS = ("", "")
 """Listeners of this key get the lines of topics, of all namespaces."""
 Listener = Callable[[Sequence[JournalEvent]], None]
-"""Gets lines of one group, in order: where its shard is here, all of one transaction together."""
+"""Gets lines of one group, in order: if its shard is here, all of one transaction together."""
 
 
 class Call:
@@ -74,9 +74,9 @@ class Call:
     def __init__(self, done: Callable[[Answer], None]) -> None:
         self.done = done
         self.loop: ShardLoop | None = None
-        """None where the answer was there at once."""
+        """None if the answer was there at once."""
         self.owned: OwnedShard | None = None
-        """The shard that decides it; None where the answer was there at once."""
+        """The shard that decides it; None if the answer was there at once."""
         self.number = 0
         self.parked: asyncio.TimerHandle | None = None
         """Ends the wait of a call that parks."""
@@ -101,7 +101,7 @@ class ServedShard:
         self.gone = asyncio.Event()
         """Set once it is dropped."""
         self.links: list[Any] = []
-        """The spans of the calls that wait for the next append, where spans are collected."""
+        """The spans of the calls that wait for the next append, if spans are collected."""
         self.appends_late = False
         """Whether its unsettled lines are to be appended after `APPEND_LATEST_MS`, if they were not before."""
         self.notified_seq = 0
@@ -160,7 +160,7 @@ class ShardLoop:
     # --- inputs: requests ------------------------------------------------------------------------
 
     def submit(self, owned: OwnedShard, request: Request, call: Call) -> Answer | None:
-        """Decide a request: its answer where that is known and durable, else `call` gets it in a later turn."""
+        """Decide a request: its answer if that is known and durable, else `call` gets it in a later turn."""
         number, self._next_call = self._next_call, self._next_call + 1
         ready: Ready | None
         if tracing.spans is None:
@@ -331,7 +331,7 @@ class ShardLoop:
     async def take_in(self, owned: OwnedShard) -> bool:
         """Return once the shard knows what users' own transactions have committed until now.
 
-        By then, what it had decided before this call is durable, too. False where the store does not answer.
+        By then, what it had decided before this call is durable, too. False if the store does not answer.
         """
         if self._has_ended:
             return False

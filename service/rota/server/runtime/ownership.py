@@ -32,7 +32,7 @@ class Ownership:
     """The shards of this replica. `run()` keeps them and claims those assigned to it, until cancelled."""
 
     def __init__(self, loop: ShardLoop, directory: Directory, peers: Peers | None, limits: Limits) -> None:
-        """`peers`: the other replicas, where the store may have some."""
+        """`peers`: the other replicas, if the store may have some."""
         self.loop = loop
         self.leases = loop.leases
         self.directory = directory
@@ -104,7 +104,7 @@ class Ownership:
     # --- confirmed by the store --------------------------------------------------------------------
 
     async def is_owner(self, owned: OwnedShard) -> bool:
-        """Whether the store said, after this call, that the shard is owned here. False where it does not answer.
+        """Whether the store said, after this call, that the shard is owned here. False if it does not answer.
 
         Requests that come during one read share the next.
         """
@@ -133,7 +133,7 @@ class Ownership:
         self.leases.replica = replace(self.leases.replica, **ways)
 
     def owner_of(self, shard_id: int) -> ShardOwner:
-        """The shard's owner, as far as this replica knows; an empty replica_id where the shard has none."""
+        """The shard's owner, as far as this replica knows; an empty replica_id if the shard has none."""
         owned = self.leases.owned.get(shard_id)
         if owned is not None:
             return self._with_ways(self._owned(owned), self.leases.replica)
@@ -245,7 +245,7 @@ class Ownership:
             raise StoreUnavailable(str(error)) from error
 
     async def _load_readable(self, claims: Sequence[ShardClaim]) -> list[ShardImage | None]:
-        """All at once, or one by one where one of them cannot be read: None for that one."""
+        """All at once, or one by one if one of them cannot be read: None for that one."""
         try:
             return list(await self._store.load([claim.shard_id for claim in claims]))
         except StoreUnavailable:

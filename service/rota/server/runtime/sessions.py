@@ -177,7 +177,7 @@ class SharedSessions:
         return seen
 
     async def record(self, shard_id: int, request: Heartbeat | HeartbeatMany) -> Answer | None:
-        """Answer in the place of an owner that does not: the next owner reads that the members live. None where the
+        """Answer in the place of an owner that does not: the next owner reads that the members live. None if the
         store knows none of them.
         """
         beats = request.members if isinstance(request, HeartbeatMany) else (request,)

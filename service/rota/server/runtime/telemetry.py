@@ -55,7 +55,7 @@ class Telemetry:
 
 def traced_step(spans: Spans, request: Request, step: Callable[[], Ready]) -> tuple[Ready, Any]:
     """Decide a request within a span of its own, which has the decision and its reason. Returns what the commit that
-    makes the decision durable is linked to, too; None where there is nothing to be linked.
+    makes the decision durable is linked to, too; None if there is nothing to be linked.
     """
     with spans.within(f"decide {type(request).__name__}") as span:
         ready = step()
