@@ -18,7 +18,7 @@ from rota.protocol.messages import (
 from rota.server.runtime.coordinator import LocalCoordinator
 from rota.testing.memory import MemoryTables
 from tests.client.virtual_time import LoopClock, in_virtual_time
-from tests.runtime.conftest import NOW, FaultyStore, a_join, a_stable_member, until, until_ready
+from tests.runtime.conftest import EVENTUALLY_S, NOW, FaultyStore, a_join, a_stable_member, until, until_ready
 
 
 def a_commit(offset: int, group_id: str = "simple") -> CommitOffsets:
@@ -160,12 +160,13 @@ async def test_an_append_of_unknown_outcome_costs_every_shard_in_it() -> None:
         epochs_before = {owner.shard_id: owner.epoch for owner in coordinator.owners()}
         store.fail = True
 
-        refused = [coordinator.call(a_commit(1, group_id)) for group_id in ("b", "c", "d", "e")]
-        answers = await asyncio.gather(*refused)
+        calls = [asyncio.create_task(coordinator.call(a_commit(1, group_id))) for group_id in ("b", "c", "d", "e")]
+        _, unanswered = await asyncio.wait(calls, timeout=EVENTUALLY_S)
+        assert not unanswered
         store.fail = False
         await until_ready(coordinator)
 
-        assert {answer.reply.error for answer in answers} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
+        assert {call.result().reply.error for call in calls} == {ErrorCode.COORDINATOR_NOT_AVAILABLE}
         assert all(owner.epoch > epochs_before[owner.shard_id] for owner in coordinator.owners())
 
 

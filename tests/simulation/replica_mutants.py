@@ -102,7 +102,7 @@ def unknown_outcome_is_failure(patch: Patch) -> None:
 
 @mutant
 def only_one_shard_is_given_up(patch: Patch) -> None:
-    """D3: of several shards in a write of unknown outcome only the first is given up."""
+    """D2, D3, S1: of several shards in a write of unknown outcome only the first is given up."""
     original = ShardLoop._give_up_all
     patch(ShardLoop, "_give_up_all", lambda self, batches, why: original(self, dict(list(batches.items())[:1]), why))
 
