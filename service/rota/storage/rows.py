@@ -239,27 +239,14 @@ async def _read(
 # Each pair below writes and reads the columns in the order of the table; the shard comes first.
 
 
+_JSON_OF_GROUP = ("leaving", "quarantine")
+_plain_group_values = attrgetter(*[of.name for of in groups.columns if of.name not in ("shard_id", *_JSON_OF_GROUP)])
+
+
 def _group_values(shard_id: int, row: GroupRow) -> Row:
-    return (
-        shard_id,
-        row.namespace,
-        row.group_id,
-        row.state,
-        row.generation_id,
-        row.join_generation_id,
-        row.protocol_type,
-        row.protocol_name,
-        row.leader_id,
-        row.state_since_ms,
-        row.rebalance_reason,
-        row.rebalance_by,
-        row.takeovers,
-        row.rebalance_cause,
-        row.frozen_until_ms,
-        row.frozen_reason,
-        json.dumps(row.leaving) if row.leaving else "",
-        json.dumps(asdict(row.quarantine)) if row.quarantine != NO_QUARANTINE else "",
-    )
+    leaving = json.dumps(row.leaving) if row.leaving else ""
+    quarantine = json.dumps(asdict(row.quarantine)) if row.quarantine != NO_QUARANTINE else ""
+    return (shard_id, *_plain_group_values(row), leaving, quarantine)
 
 
 def _group_row(row: Any) -> GroupRow:

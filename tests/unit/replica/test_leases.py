@@ -276,12 +276,6 @@ def test_a_replica_is_complete_with_all_that_is_due_to_it() -> None:
     assert not leases.is_complete
 
 
-def test_a_later_round_only_registers_and_renews() -> None:
-    shell = a_replica_with_all()
-
-    assert shell.round() == ["ReadOwners", "Register", "Renew"]
-
-
 def test_a_replica_claims_only_shards_that_are_due_to_it() -> None:
     shell = Shell(shards=16)
     shell.registered = [PEER, ME]
@@ -290,15 +284,6 @@ def test_a_replica_claims_only_shards_that_are_due_to_it() -> None:
     due = shards_of("r0", ["r0", "r1"], 16)
     assert shell.did(leases.Claim)[0].shard_ids == due
     assert shell.known.peers == [PEER]
-
-
-def test_a_shard_that_another_replica_still_holds_is_not_claimed() -> None:
-    shell = Shell()
-    shell.owners = held_by(PEER, 1, 0, 1)
-    shell.round()
-
-    assert shell.did(leases.Claim)[0].shard_ids == [2, 3]
-    assert not shell.leases.is_complete
 
 
 def test_a_store_of_this_process_alone_is_taken_whatever_it_says() -> None:
@@ -358,14 +343,6 @@ def test_free_shards_are_claimed_before_registering_again() -> None:
     shell.owners = held_by(PEER, 0, *range(SHARDS))
 
     assert shell.round() == ["ReadOwners", "Claim", "Load", "Serve", "Register", "Renew"]
-
-
-def test_shards_are_claimed_in_portions() -> None:
-    shell = Shell(shards=LOADING_AT_ONCE + 3)
-    shell.round()
-
-    assert [len(claim.shard_ids) for claim in shell.did(leases.Claim)] == [LOADING_AT_ONCE, 3]
-    assert shell.did(leases.Claim)[1].shard_ids == [16, 17, 18]
 
 
 def test_leases_are_renewed_while_loading_takes_long() -> None:
@@ -549,13 +526,6 @@ def test_shards_are_handed_over_in_portions() -> None:
 
     assert len(shell.did(leases.DropClosed)) == HANDING_OVER_AT_ONCE
     assert shell.leases.next_round_ms(0, shell.now(), has_failed=False) == shell.now().monotonic_ms
-
-
-def test_a_replica_that_leaves_during_a_read_registers_no_more() -> None:
-    shell = Shell()
-    shell.before[leases.ReadOwners] = lambda: setattr(shell.leases, "is_leaving", True)
-
-    assert shell.round() == ["ReadOwners"]
 
 
 @pytest.mark.parametrize("slow", [leases.Claim, leases.Load])
