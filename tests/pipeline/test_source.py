@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from rota.pipeline.failures import WrongIncarnation
 from rota.pipeline.journal import open_journal
+from rota.pipeline.source import StreamReader
+from rota.pipeline.tables import LINES
+from tests.pipeline.journals import append_to_sqlite, simulated, sqlite_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,3 +80,27 @@ def test_a_restarted_stream_gives_every_line_once(spark: SparkSession, tmp_path:
     assert read.count() == read.select("shard_id", "seq").distinct().count() == sum(heads.last_seq.values())
     assert len(ends) > 2
     assert all(end["incarnation"] == heads.incarnation for end in ends)
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+def test_a_store_that_was_restored_and_used_is_noticed_by_its_last_lines(tmp_path: Path, pruned: bool) -> None:
+    """Its incarnation is the same, and it has more lines than were read."""
+    lines = simulated(1)
+    url, most = sqlite_store(tmp_path / "rota.db", []), 300
+    append_to_sqlite(url, [line for line in lines if line.seq <= most])
+    reader = StreamReader({"url": url}, tuple(LINES.names))
+    read = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert reader.latestOffset(read, ReadAllAvailable()) == read
+
+    with closing(sqlite3.connect(tmp_path / "rota.db")) as connection, connection:
+        connection.execute(f"DELETE FROM group_events WHERE seq >= {most}")
+        if pruned:
+            connection.execute(f"UPDATE shards SET first_seq = {most + 1}")
+    after = [line._replace(epoch=line.epoch + 1) for line in lines if line.seq >= most]
+    append_to_sqlite(url, [line for line in after if line.seq > most or not pruned])
+
+    if pruned:
+        assert reader.latestOffset(read, ReadAllAvailable()) != read
+    else:
+        with pytest.raises(WrongIncarnation, match=f"shard 0: line {most} is not the line that was read before"):
+            reader.latestOffset(read, ReadAllAvailable())

@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -16,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 
 from rota.pipeline.failures import JournalRefused, LinesMissing, WrongIncarnation
-from rota.pipeline.tables import LINES
+from rota.pipeline.tables import LINES, lines_of
 from rota.storage.urls import split_password_file
 
 
@@ -187,6 +189,8 @@ class Position:
 
     incarnation: str
     shards: Mapping[int, int]
+    digests: Mapping[int, str] = field(default_factory=dict)
+    """Of the last line of some shards: a store that was restored has another line of the same number there."""
 
     @classmethod
     def decode(cls, value: str | Mapping[str, Any]) -> Position:
@@ -195,10 +199,13 @@ class Position:
         if document is None:
             return cls("", {})
         shards = {int(shard_id): int(seq) for shard_id, seq in document["shards"].items()}
-        return cls(str(document["incarnation"]), shards)
+        digests = {int(shard_id): str(digest) for shard_id, digest in document.get("digests", {}).items()}
+        return cls(str(document["incarnation"]), shards, digests)
 
     def encode(self) -> dict[str, Any]:
-        return {"incarnation": self.incarnation, "shards": {str(s): self.shards[s] for s in sorted(self.shards)}}
+        document = {"incarnation": self.incarnation, "shards": {str(s): self.shards[s] for s in sorted(self.shards)}}
+        digests = {str(s): self.digests[s] for s in sorted(self.digests)}
+        return {**document, "digests": digests} if digests else document
 
     def __str__(self) -> str:
         return json.dumps(self.encode(), separators=(",", ":"))
@@ -241,7 +248,9 @@ class Heads:
         shards = dict(done.shards)
         for shard_id, first in self.first_seq.items():
             shards[shard_id] = max(shards.get(shard_id, 0), first - 1)
-        return Position(done.incarnation, shards)
+        return Position(
+            done.incarnation, shards, {s: d for s, d in done.digests.items() if shards[s] == done.shards[s]}
+        )
 
     def check_spans(self, spans: Sequence[Span]) -> None:
         """Raise `LinesMissing` if lines of these spans may have been pruned while they were read. AFTER they were read.
@@ -266,6 +275,29 @@ class Heads:
         if read + 1 < first and read < last:
             raise LinesMissing(
                 f"shard {shard_id}: lines {read + 1} to {first - 1} were pruned before they were read: {PRUNED_HINT}"
+            )
+
+
+def last_lines(journal: Journal, heads: Heads, position: Position) -> dict[int, str]:
+    """By shard the digest of the last line up to a position, if that line was not pruned."""
+    spans = [Span(s, seq, seq) for s, seq in position.shards.items() if seq >= max(1, heads.first_seq.get(s, 1))]
+    found: dict[int, str] = {}
+    # A line that is pruned at this very moment is no failure: the next look cannot compare it.
+    with suppress(LinesMissing):
+        for batch in journal.batches(spans, Wanted()):
+            for line in lines_of(batch):
+                found[line.shard_id] = blake2b(repr(line).encode(), digest_size=8).hexdigest()
+    return found
+
+
+def check_last_lines(journal: Journal, heads: Heads, position: Position) -> None:
+    """Raise `WrongIncarnation` if a last line is not the one that was read: the store was restored, and then used."""
+    there = last_lines(journal, heads, position) if position.digests else {}
+    for shard_id, digest in position.digests.items():
+        if there.get(shard_id, digest) != digest:
+            raise WrongIncarnation(
+                f"shard {shard_id}: line {position.shards[shard_id]} is not the line that was read before: the store "
+                "was restored to an earlier moment and then used; use another folder of tables for it"
             )
 
 

@@ -30,8 +30,10 @@ from rota.pipeline.journal import (
     Position,
     Span,
     Wanted,
+    check_last_lines,
     cut,
     journal_at,
+    last_lines,
     packed,
     spans_between,
 )
@@ -133,29 +135,33 @@ class StreamReader(Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._lines_per_batch)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        heads = self._journal().heads()
-        done = self._checked(heads, start)
+        journal = self._journal()
+        heads = journal.heads()
+        done = self._checked(journal, heads, start)
         end = self._available or heads.end
-        if isinstance(limit, ReadAllAvailable):
-            return end.encode()
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._lines_per_batch
-        return cut(done, end, most).encode()
+        if not isinstance(limit, ReadAllAvailable):
+            end = cut(done, end, limit.max_rows if isinstance(limit, ReadMaxRows) else self._lines_per_batch)
+        # Spark starts no batch for the position that it has.
+        same = done.shards == end.shards
+        return (done if same else replace(end, digests=last_lines(journal, heads, end))).encode()
 
     def reportLatestOffset(self) -> dict[str, Any]:
         return self._journal().heads().end.encode()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        return self._tasks(self._checked(self._journal().heads(), start), Position.decode(end))
+        journal = self._journal()
+        return self._tasks(self._checked(journal, journal.heads(), start), Position.decode(end))
 
     def commit(self, end: dict[str, Any]) -> None:
         """Spark calls this a batch late; the pipeline leaves its bookmarks by the progress of its query."""
 
-    def _checked(self, heads: Heads, start: dict[str, Any]) -> Position:
+    def _checked(self, journal: Journal, heads: Heads, start: dict[str, Any]) -> Position:
         """The position, if the journal can be read on from there."""
         done = Position.decode(start)
         if self._skips_pruned:
             done = heads.behind_pruned(done)
         heads.check(done)
+        check_last_lines(journal, heads, done)
         return done
 
 
