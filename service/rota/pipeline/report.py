@@ -17,6 +17,7 @@ from rota.pipeline.lake import Lake, Snapshot, all_rows, literal
 from rota.pipeline.now import right_now
 from rota.pipeline.pages import Page, duration
 from rota.pipeline.period import Period, latest_line, moment, period
+from rota.pipeline.session import QUICK
 from rota.pipeline.tables import FOLDED, GOLD, OPEN
 
 if TYPE_CHECKING:
@@ -58,7 +59,11 @@ def make_report(
 
     Raises `NothingFound` if one of the groups is not in the tables.
     """
-    spark, tables = lake.spark, Snapshot(lake)
+    # A session of its own, for its settings and its views.
+    spark = lake.spark.newSession()
+    for name, value in QUICK.items():
+        spark.conf.set(name, value)
+    tables = Snapshot(Lake(spark, lake.root))
     of, facts = _views(spark, tables, since or timedelta(days=days), groups)
     now, troubles = right_now(spark, of)
     worst, of_each_group = incidents.longest(spark, of, _WORST)

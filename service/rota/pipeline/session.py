@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import platformdirs
 
 from rota.pipeline.failures import PipelineFailed
-from rota.pipeline.java import delta_jars, find_java
+from rota.pipeline.java import Java, delta_jars, find_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,13 +41,19 @@ _LOCAL = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
     "spark.ui.enabled": "false",
-    # For commands that take seconds: no second compiler, and a small collector.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+# For commands that take seconds: no second compiler, a small collector, and no warnings about the archive of classes.
+_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=160m -Xlog:disable -Xlog:all=error:stderr"
+QUICK = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
+"""Settings for many queries of few rows: to compile and to plan each of them in stages takes longer than to run it."""
 
 
 def cache_folder() -> Path:
-    """Where fetched jars are kept."""
+    """Where fetched jars, and the archive of their classes, are kept."""
     return platformdirs.user_cache_path("rota")
 
 
@@ -62,17 +70,40 @@ def start(master: str = "", settings: Mapping[str, str] | None = None) -> SparkS
     builder: Any = SparkSession.builder.appName("rota")
     wanted = dict(SETTINGS)
     if not _is_submitted():
-        os.environ["JAVA_HOME"] = str(find_java(cache_folder()).home)
+        java = find_java(cache_folder())
+        os.environ["JAVA_HOME"] = str(java.home)
         # Executors of local masters start this very Python, whatever `python3` on the PATH is.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         builder = builder.master(master or "local[*]")
-        wanted |= {**_LOCAL, "spark.jars": ",".join(map(str, delta_jars(cache_folder())))}
-        if not master or master.startswith("local"):
+        jars = list(map(str, delta_jars(cache_folder())))
+        wanted |= {**_LOCAL, "spark.driver.extraJavaOptions": f"{_JAVA} {_archive(java)}"}
+        if master and not re.match(r"local(\[|$)", master):
+            wanted["spark.jars"] = ",".join(jars)
+        else:
+            # Java archives the classes of this path only.
+            wanted["spark.driver.extraClassPath"] = os.pathsep.join(jars)
             wanted["spark.sql.shuffle.partitions"] = str(max(2, os.cpu_count() or 2))
     for name, value in {**wanted, **(settings or {})}.items():
         builder = builder.config(name, value)
     with _stderr_to(cache_folder() / "spark.log"):
         return builder.getOrCreate()  # type: ignore[no-any-return]
+
+
+def _archive(java: Java) -> str:
+    """The option by which Java reads its parsed classes from a file, or writes that file when it ends.
+
+    The file is for one Java and one installation of Spark; any other Java ignores it.
+    """
+    import pyspark
+
+    installed = hashlib.sha256(f"{pyspark.__file__} {java.home}".encode()).hexdigest()[:8]
+    path = cache_folder() / f"spark-{pyspark.__version__}-java-{java.release}-{installed}.jsa"
+    if not path.is_file():
+        return f"-XX:ArchiveClassesAtExit={path}"
+    with path.open("rb") as file:
+        # Java writes the first bytes last.
+        is_whole = any(file.read(4))
+    return f"-Xshare:auto -XX:SharedArchiveFile={path}" if is_whole else f"-XX:ArchiveClassesAtExit={path}"
 
 
 @contextmanager
