@@ -14,6 +14,7 @@ import pytest_asyncio
 from httptools import HttpRequestParser
 
 from rota.core.access.sources import Proxies, parse_networks
+from rota.server.http.member_calls import Sender
 from rota.server.proxies import TrustedProxies
 from tests.access.guarded import GROUP, NAMESPACE, Secrets, Service, a_guarded_service, a_join_body, bearer
 from tests.access.issuers import service_account
@@ -312,12 +313,13 @@ async def test_the_clients_address_is_that_of_the_router(trusted: str, hops: str
     parser.feed_data(guarded.heartbeat())
 
     calls.proxies, former = proxies, calls.proxies
-    head = calls.sender("127.0.0.1", None).plan(parser, PATH.encode(), headers)
+    sender = Sender(calls, "127.0.0.1", None)
+    is_plain = sender.plan(parser, PATH.encode(), headers)
     calls.proxies = former
 
     reported = TrustedProxies(guarded.service.api, proxies)._changes("127.0.0.1", headers) if trusted else {}
-    assert head is not None
-    assert head.origin == reported.get("client", ("127.0.0.1", 0))[0]
+    assert is_plain
+    assert sender._origin == reported.get("client", ("127.0.0.1", 0))[0]
 
 
 async def test_a_certificate_is_its_connections_caller(guarded: Guarded) -> None:

@@ -71,20 +71,23 @@ def a_handler_that_stalls_the_loop(patch: Patch) -> None:
 
 @plant("http1", "answered as a request")
 def a_body_that_is_the_next_request(patch: Patch) -> None:
-    def parse(self: connection.HttpConnection, data: bytes) -> None:
+    pieces: dict[connection.HttpConnection, bytes] = {}
+    receive, stop = connection.HttpConnection.data_received, connection.HttpConnection._stop_reading
+
+    def received(self: connection.HttpConnection, data: bytes) -> None:
+        pieces[self] = data
+        receive(self, data)
+
+    def read_on(self: connection.HttpConnection, error: Exception) -> None:
         """As it was: the parser reads on behind the head of a request that asks for another protocol."""
-        try:
-            while data:
-                try:
-                    self.parser.feed_data(data)
-                    return
-                except httptools.HttpParserUpgrade as upgrade:
-                    data = data[upgrade.args[0] :]
-        except httptools.HttpParserError as error:
-            self._refuse(connection._cause_of(error))
+        if isinstance(error, httptools.HttpParserUpgrade):
+            self.data_received(pieces[self][error.args[0] :])
+        else:
+            stop(self, error)
 
     patch(connection, "_frames_a_body", lambda *_: False)
-    patch(connection.HttpConnection, "_parse", parse)
+    patch(connection.HttpConnection, "data_received", received)
+    patch(connection.HttpConnection, "_stop_reading", read_on)
 
 
 @plant("http2", "UnicodeDecodeError")

@@ -488,7 +488,9 @@ async def test_a_connection_is_kept_while_a_commit_is_under_way(both: Both) -> N
     connections: Any = listener.server.server_state.connections
     connection = next(each for each in connections if each.client == local)
 
+    connection.timeout_keep_alive_handler()
     assert connection.timeout_keep_alive_task is None
+    connection._keep_alive_until = 0
     both.scripted.answer_one_parked(DONE)
     answer = await reader.readuntil(b"]")
     connection.timeout_keep_alive_handler()

@@ -164,8 +164,8 @@ class Shape:
         return limited_in(self.message) if self.closed else ()
 
     @cached_property
-    def _converted(self) -> tuple[tuple[str, Via], ...]:
-        return tuple((entry.name, entry.via) for entry in self.entries if entry.via is not None)
+    def _converted(self) -> tuple[tuple[Entry, Via], ...]:
+        return tuple((entry, entry.via) for entry in self.entries if entry.via is not None)
 
     @cached_property
     def _attributes(self) -> tuple[tuple[str, str], ...]:
@@ -206,17 +206,19 @@ class Shape:
         return values, self._message_of(values, _DEFAULT_LIMITS, {})
 
     def _message_of(self, values: Any, limits: Limits, given: dict[str, Any]) -> Any:
-        found = structs.asdict(values)
         if self._limited:
             check_limits(self._limited, values, limits)
-        for name, via in self._converted:
-            if found[name] is not None:
+        for name, attribute in self._attributes:
+            value = getattr(values, name)
+            if value is not None:
+                given[attribute] = value
+        for entry, via in self._converted:
+            if entry.attribute in given:
                 try:
-                    found[name] = via.read(found[name])
+                    given[entry.attribute] = via.read(given[entry.attribute])
                 except RejectedRequest as rejected:
-                    raise _placed(name, rejected) from None
-        fields = {attribute: found[name] for name, attribute in self._attributes if found[name] is not None}
-        message = self.message(**given, **fields)
+                    raise _placed(entry.name, rejected) from None
+        message = self.message(**given)
         if self._check is not None:
             self._check(message)
         return message
@@ -253,14 +255,10 @@ class Shape:
 
     def write(self, message: Any, *tail: Any) -> bytes:
         """The JSON text of a message of an open shape, with the values of `tail`."""
-        return _encode(self.struct(*self._written(message), *tail))
-
-    def _written(self, message: Any) -> Sequence[Any]:
-        """The values of a message as the wire has them."""
         values = self._values_of(message)
         if self._converted:
-            return [entry.written(value) for entry, value in zip(self.entries, values, strict=True)]
-        return values
+            values = [entry.written(value) for entry, value in zip(self.entries, values, strict=True)]
+        return _encode(self.struct(*values, *tail))
 
     def to_query(self, message: Any) -> list[tuple[str, str]]:
         """The reverse of `from_query`; None and empty values are left out."""

@@ -28,7 +28,7 @@ from rota.protocol.errors import ErrorCode
 from rota.server.access.identity import RENEWAL_S
 from rota.server.connections import Connection, Connections
 from rota.server.http.credentials import CERTIFICATE
-from rota.server.http.member_calls import Head, MemberCalls, PendingAnswer, Sender
+from rota.server.http.member_calls import MemberCalls, PendingAnswer, Sender
 from rota.server.http.probes import AT_CAPACITY, ProbesOnly
 from rota.server.http.rendered import HttpRefusal, Rendered, render_failure
 
@@ -97,6 +97,9 @@ class HttpConfig(uvicorn.Config):
     connections: Connections | None = None
     member_calls: MemberCalls | None = None
 
+    unwritten: list[HttpConnection]
+    """Connections with answers that are written when this turn of the event loop ends."""
+
     def __init__(self, app: ASGIApp, **settings: Any) -> None:
         super().__init__(
             app,
@@ -110,6 +113,15 @@ class HttpConfig(uvicorn.Config):
             proxy_headers=False,
             **settings,
         )
+        self.unwritten = []
+
+    def write_answers(self) -> None:
+        """Write the answers of a turn. To write wakes the client up, which takes longer than to answer a heartbeat: so
+        answers that one connection has in a turn share a write, and no write interrupts the reading of the turn.
+        """
+        connections, self.unwritten = self.unwritten, []
+        for connection in connections:
+            connection.write_answers()
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -139,8 +151,8 @@ class HttpConnection(HttpToolsProtocol):
         self._deadlines: dict[Deadline, asyncio.TimerHandle] = {}
         # What arrives:
         self._part = NOTHING
-        self._head: Head | None = None
-        """The head of a member call whose body arrives."""
+        self._is_plain = False
+        """The body of a member call arrives."""
         self._body = b""
         self._has_begun = False
         """Whether the bytes that are parsed now have ended a head: then they are not only the rest of a body."""
@@ -157,6 +169,10 @@ class HttpConnection(HttpToolsProtocol):
         self._lingers = False
         """Whether the connection ends with this request."""
         # What is answered:
+        self._answers = bytearray()
+        """Answers to member calls that are written when the turn of the event loop ends, or before anything else is."""
+        self._keep_alive_until = 0.0
+        """By the event loop's clock, and only after member calls: uvicorn sets the timer anew after other requests."""
         self._answering: RequestResponseCycle | PendingAnswer | None = None
         """The request that is being answered. uvicorn knows only the one that has arrived last."""
         self._refusal = b""
@@ -177,7 +193,7 @@ class HttpConnection(HttpToolsProtocol):
         if self.entered is not None and self.entered.only_probes:
             self.app = ProbesOnly(self.app, AT_CAPACITY)
         elif self.config.member_calls is not None:
-            self._sender = self.config.member_calls.sender(host, certificate)
+            self._sender = Sender(self.config.member_calls, host, certificate)
 
     def _take_certificate(self, tls: ssl.SSLObject) -> Caller | None:
         """The caller that the client's certificate names. The connection ends in order shortly before it expires.
@@ -200,6 +216,7 @@ class HttpConnection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self.entered is not None:
             self.entered.left()
+        self._answers = bytearray()
         self._clear("head", "rest", "write", "certificate")
         if isinstance(self._answering, PendingAnswer):
             self._answering.hang_up()
@@ -232,6 +249,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def close_in_order(self) -> None:
         """Close the connection, once the requests that have begun are answered."""
+        self.write_answers()
         super().shutdown()
 
     def close_after_rest(self) -> None:
@@ -252,16 +270,19 @@ class HttpConnection(HttpToolsProtocol):
         if len(data) > PIECE_BYTES:
             for begin in range(0, len(data), PIECE_BYTES):
                 self.data_received(data[begin : begin + PIECE_BYTES])
+                self.write_answers()
             return
         if self._is_full or self.transport.is_closing():
             return
         self._has_ended = self._has_begun = False
-        self._unset_keepalive_if_required()
         before = self._answering
-        self._parse(data)
-        if self._head is not None:
+        try:
+            self.parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, MemoryError) as error:
+            self._stop_reading(error)
+        if self._is_plain:
             # Its body is not whole.
-            self._head = None
+            self._is_plain = False
             self._begin()
             self.on_body(self._body)
         is_closing = self.transport.is_closing()
@@ -277,29 +298,39 @@ class HttpConnection(HttpToolsProtocol):
             self._count_head(len(data))
         else:
             self._clear_head()
-            if self._has_answered() and self.timeout_keep_alive_task is None:
-                self.timeout_keep_alive_task = self.loop.call_later(
-                    self.timeout_keep_alive, self.timeout_keep_alive_handler
-                )
+            if self._has_answered():
+                self._keep_alive_until = self.loop.time() + self.timeout_keep_alive
+                if self.timeout_keep_alive_task is None:
+                    self._set_keep_alive(self.timeout_keep_alive)
 
-    def _parse(self, data: bytes) -> None:
-        """Parse what has arrived.
+    def timeout_keep_alive_handler(self) -> None:
+        """Close a connection that has been idle for its time. Requests do not move the timer, but its end."""
+        self.timeout_keep_alive_task = None
+        if self._part is NOTHING and self._has_answered():
+            left_s = self._keep_alive_until - self.loop.time()
+            if left_s > 0:
+                self._set_keep_alive(left_s)
+            else:
+                self._close()
+
+    def _set_keep_alive(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def _stop_reading(self, error: Exception) -> None:
+        """Take no further request of this connection, because the parser has stopped.
 
         A request to change the protocol is answered as any other request. It is the last one of its connection, because
         a proxy may take what follows for another protocol.
         """
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
+        if isinstance(error, httptools.HttpParserUpgrade):
             self.cycle.keep_alive, self._is_full = False, True
             self._clear_head()
-        except (httptools.HttpParserError, MemoryError) as error:
-            if self._is_full:
-                # A client sends those without an answer again, on another connection.
-                self.pipeline[0][0].keep_alive = False
-                self._clear_head()
-            else:
-                self._refuse(_cause_of(error))
+        elif self._is_full:
+            # A client sends those without an answer again, on another connection.
+            self.pipeline[0][0].keep_alive = False
+            self._clear_head()
+        else:
+            self._refuse(_cause_of(error))
 
     def on_message_begin(self) -> None:
         self._part, self.url, self.headers = HEAD, b"", []
@@ -320,16 +351,22 @@ class HttpConnection(HttpToolsProtocol):
             self._is_silent = False
             if self.entered is not None:
                 self.entered.asked()
-        is_alone = self._has_answered() and not self.flow.write_paused and not self.transport.is_closing()
-        if is_alone and self._sender is not None:
-            self._head = self._sender.plan(self.parser, self.url, self.headers)
-        if self._head is None:
-            self._begin()
-        else:
+        cycle = self.cycle
+        if (
+            self._sender is not None
+            and (cycle is None or cycle.response_complete)  # type: ignore[redundant-expr]
+            and not self.flow.write_paused
+            and not self.transport.is_closing()
+        ):
+            self._is_plain = self._sender.plan(self.parser, self.url, self.headers)
+        if self._is_plain:
             self._part, self._body = BODY, b""
+        else:
+            self._begin()
 
     def _begin(self) -> None:
         """Begin the request as uvicorn would have done at its first byte, and at the end of its head."""
+        self.write_answers()
         url, headers, former = self.url, self.headers, self.cycle
         super().on_message_begin()
         self.url = url
@@ -367,17 +404,17 @@ class HttpConnection(HttpToolsProtocol):
                 self.headers[at] = name, target[1]
 
     def on_body(self, body: bytes) -> None:
-        if self._head is not None:
+        if self._is_plain:
             self._body += body
             return
         self._body_bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        head, self._head = self._head, None
-        if head is not None:
+        if self._is_plain:
+            self._is_plain = False
             assert self._sender is not None
-            answer = self._sender.answer(head, self._body)
+            answer = self._sender.answer(self._body)
             if answer is not None:
                 self._part, self._has_ended = NOTHING, True
                 self._give(answer)
@@ -400,7 +437,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _is_idle(self) -> bool:
         """No request is under way, nor the head of one that is not the first."""
-        return self._part is not BODY and self._has_answered()
+        return self._part is not BODY and self._has_answered() and not self._answers
 
     def _give(self, answer: Rendered | PendingAnswer) -> None:
         """Answer a member call, now or when the answer is known."""
@@ -408,10 +445,24 @@ class HttpConnection(HttpToolsProtocol):
             answer.write = self._write_pending
             self.cycle = self._answering = answer  # type: ignore[assignment]
             return
-        self.transport.write(answer.as_bytes(self.server_state.default_headers))
+        if not self._answers:
+            unwritten = self.config.unwritten
+            if not unwritten:
+                self.loop.call_soon(self.config.write_answers)
+            unwritten.append(self)
+        self._answers += answer.as_bytes(self.server_state.default_headers)
+        if len(self._answers) > PIECE_BYTES:
+            self.write_answers()
+
+    def write_answers(self) -> None:
+        """Write the answers to member calls that have collected: before another answer, and before the end."""
+        if self._answers:
+            answers, self._answers = self._answers, bytearray()
+            self.transport.write(answers)
 
     def _write_pending(self, pending: PendingAnswer, rendered: Rendered) -> None:
         """Write an answer that has become known, as uvicorn's cycle writes one."""
+        self.write_answers()
         pending.response_complete = True
         closes = not pending.keep_alive
         self.transport.write(rendered.as_bytes(self.server_state.default_headers, closes=closes))
@@ -451,7 +502,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _refuse(self, reason: Exception) -> None:
         """Answer what arrives with a problem, behind all answers that are under way, and end the connection."""
-        self._head = None
+        self._is_plain = False
         is_behind = not self._has_answered()
         if self._part is BODY and self.cycle is not None:
             if self.pipeline:
@@ -471,6 +522,7 @@ class HttpConnection(HttpToolsProtocol):
             self._write_refusal()
 
     def _write_refusal(self) -> None:
+        self.write_answers()
         self.transport.write(self._refusal)
         self.transport.close()
 
@@ -498,6 +550,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def _close(self) -> None:
         if not self.transport.is_closing():
+            self.write_answers()
             self.transport.close()
 
     def _set_deadline(self, name: Deadline, seconds: float, act: Callable[[], object]) -> None:
@@ -511,7 +564,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def _clear_head(self) -> None:
         self._head_bytes = 0
-        self._clear("head")
+        if self._deadlines:
+            self._clear("head")
 
 
 class _AnswerTransport:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import httptools
 
@@ -22,10 +22,9 @@ from rota.core.access.sources import FORWARDED_FOR, Proxies
 from rota.core.replica.forwarding import Submitted
 from rota.core.replica.ports import Answer, Cancel, unpark
 from rota.protocol import tracing
-from rota.protocol.calls import CALLS
+from rota.protocol.calls import CALLS, Call
 from rota.protocol.errors import RejectedRequest
 from rota.protocol.ids import NAME_PATTERN, NAMESPACE_PATTERN
-from rota.protocol.limits import Limits
 from rota.protocol.messages import (
     CommitOffsets,
     Heartbeat,
@@ -39,7 +38,7 @@ from rota.protocol.messages import (
 from rota.protocol.wire.routes import REQUESTS
 from rota.server.access.identity import CURRENT, NO_CREDENTIALS, ORIGIN, Credentials, Identity
 from rota.server.http.credentials import NOTE_HEADER
-from rota.server.http.dependencies import Backend, Names
+from rota.server.http.dependencies import Backend
 from rota.server.http.heartbeats import OPERATION, Batch, read_heartbeat, render_heartbeats
 from rota.server.http.origins import OriginCheck
 from rota.server.http.rendered import CALLER_GONE, Header, Rendered, render_answer, render_failure
@@ -49,13 +48,16 @@ from rota.server.ports import ServedCoordinator
 MAX_BODY_BYTES = 64 * 1024
 
 MemberCall: TypeAlias = Submitted | VerifyFence
-_CALLS: dict[bytes, type[MemberCall]] = {
-    b"heartbeat": Heartbeat,
-    b"offsets": CommitOffsets,
-    b"join": JoinGroup,
-    b"sync": SyncGroup,
-    b"leave": LeaveGroup,
-    b"fence": VerifyFence,
+_CALLS: dict[bytes, Call] = {
+    name: CALLS[kind]
+    for name, kind in (
+        (b"heartbeat", Heartbeat),
+        (b"offsets", CommitOffsets),
+        (b"join", JoinGroup),
+        (b"sync", SyncGroup),
+        (b"leave", LeaveGroup),
+        (b"fence", VerifyFence),
+    )
 }
 _PATH = re.compile(rf"/v1/namespaces/({NAMESPACE_PATTERN})/groups/({NAME_PATTERN})/([a-z]+)".encode())
 _FORWARDED_FOR = FORWARDED_FOR.encode()
@@ -63,16 +65,6 @@ _UNUSUAL = frozenset(
     {b"content-encoding", b"expect", b"origin", b"sec-fetch-site", b"transfer-encoding", b"upgrade", NOTE_HEADER}
 )
 """Headers that change what a request means, beside those that are read. All others mean nothing on either way."""
-
-
-class Head(NamedTuple):
-    """The head of a plain call."""
-
-    call: type[MemberCall]
-    names: Names
-    authorization: bytes
-    origin: str
-    """The address that the call comes from, past proxies that are trusted."""
 
 
 @dataclass
@@ -84,15 +76,19 @@ class MemberCalls:
     proxies: Proxies = field(default_factory=Proxies)
     """The proxies that may name a client's address. The server sets them before the first connection."""
 
-    def sender(self, host: str, certificate: Caller | None) -> Sender:
-        """The other end of a connection, at this address, with the caller that its certificate names."""
-        return Sender(self, host, certificate)
-
 
 class Sender:
-    """The other end of one connection."""
+    """The other end of a connection at `host`, and the plain call that arrives from it."""
+
+    _call: Call
+    _namespace: str
+    _group_id: str
+    _authorization: bytes
+    _origin: str
+    """The address that the call comes from, past proxies that are trusted."""
 
     def __init__(self, calls: MemberCalls, host: str, certificate: Caller | None) -> None:
+        """`certificate` is the caller that the connection's certificate names."""
         self._calls = calls
         self._backend, self._admission = calls.backend, calls.backend.admission
         self._host = host
@@ -102,89 +98,98 @@ class Sender:
         self._accepted_host: bytes | None = None
         """The `Host` of the latest call: to judge it anew takes longer than to answer a heartbeat."""
 
-    def plan(self, parser: httptools.HttpRequestParser, url: bytes, headers: Sequence[Header]) -> Head | None:
-        """The head of a request, if it is that of a plain call."""
+    def plan(self, parser: httptools.HttpRequestParser, url: bytes, headers: Sequence[Header]) -> bool:
+        """Keep the head of a request if it is that of a plain call: `answer` has its body."""
         matched = _PATH.fullmatch(url)
-        if matched is None or parser.get_method() != b"POST" or tracing.spans is not None:
-            return None
+        if matched is None or tracing.spans is not None:
+            return False
         namespace, group_id, name = matched.groups()
         call, found = _CALLS.get(name), dict(headers)
-        if call is None or len(found) < len(headers) or not _UNUSUAL.isdisjoint(found):
-            return None
-        if found.get(b"content-type") != b"application/json":
-            return None
-        if not 0 < int(found.get(b"content-length", b"0")) <= self._max_body_bytes or not parser.should_keep_alive():
-            return None
+        if (
+            call is None
+            or len(found) < len(headers)
+            or not _UNUSUAL.isdisjoint(found)
+            or found.get(b"content-type") != b"application/json"
+            or not 0 < int(found.get(b"content-length", b"0")) <= self._max_body_bytes
+            or parser.get_method() != b"POST"
+            or not parser.should_keep_alive()
+        ):
+            return False
         connection = found.get(b"connection")
         # Without this header HTTP/1.1 alone keeps a connection.
         if connection is not None and (connection.lower() != b"keep-alive" or parser.get_http_version() != "1.1"):
-            return None
+            return False
         host = found.get(b"host", b"")
         if host != self._accepted_host:
             if not self._calls.origins.accepts(host):
-                return None
+                return False
             self._accepted_host = host
-        origin = self._host
+        self._origin = self._host
         if self._is_proxy and _FORWARDED_FOR in found:
-            origin = self._calls.proxies.client_of(origin, [found[_FORWARDED_FOR].decode("latin-1")])
-        names = {"namespace": namespace.decode(), "group_id": group_id.decode()}
-        return Head(call, names, found.get(b"authorization", b""), origin)
+            self._origin = self._calls.proxies.client_of(self._host, [found[_FORWARDED_FOR].decode("latin-1")])
+        self._call, self._authorization = call, found.get(b"authorization", b"")
+        self._namespace, self._group_id = namespace.decode(), group_id.decode()
+        return True
 
-    def answer(self, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
-        """The answer to a plain call, or what will have it; None if the call has to go through the router."""
+    def answer(self, body: bytes) -> Rendered | PendingAnswer | None:
+        """The answer to the planned call, or what will have it; None if the call has to go through the router."""
         guard = self._backend.guard
         if guard is None:
-            return self._answer(head, body)
+            return self._answer(body)
         credentials = NO_CREDENTIALS
-        if head.authorization or self._certificate is not None:
-            credentials = Credentials(head.authorization, self._certificate)
+        if self._authorization or self._certificate is not None:
+            credentials = Credentials(self._authorization, self._certificate)
         identity = guard.authenticator.known(credentials)
         # A context of its own, as that of a request's task: in it the guard finds the caller, also later.
-        return None if identity is None else Context().run(self._answer_to, identity, head, body)
+        return None if identity is None else Context().run(self._answer_to, identity, body)
 
-    def _answer_to(self, identity: Identity, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
+    def _answer_to(self, identity: Identity, body: bytes) -> Rendered | PendingAnswer | None:
         CURRENT.set(identity)
-        ORIGIN.set(head.origin)
-        return self._answer(head, body)
+        ORIGIN.set(self._origin)
+        return self._answer(body)
 
-    def _answer(self, head: Head, body: bytes) -> Rendered | PendingAnswer | None:
-        backend, operation = self._backend, CALLS[head.call].operation
+    def _answer(self, body: bytes) -> Rendered | PendingAnswer | None:
+        backend, call = self._backend, self._call
+        metrics = backend.metrics
         try:
-            self._admission.admit_unread(head.call, *head.names.values())
-            request = _read(head, body, backend.limits)
-            if isinstance(request, Batch):
+            self._admission.admit_unread(call.request, self._namespace, self._group_id)
+            request = self._read(body)
+            if request is None:
                 return None
             answer: Answer | None = None
             if isinstance(request, (Heartbeat, HeartbeatMany)):
                 answer = backend.coordinator.try_heartbeat(request)
-            if isinstance(request, VerifyFence):
+            elif isinstance(request, VerifyFence):
                 answer = backend.coordinator.try_read(request)
                 if answer is None:
                     return None
-            elif answer is None:
-                pending = PendingAnswer(request, operation, backend.metrics)
+            if answer is None:
+                assert not isinstance(request, VerifyFence)
+                pending = PendingAnswer(request, call.operation, metrics)
                 pending.submit(backend.coordinator)
                 return pending.rendered or pending
-            rendered = _render(request, answer, backend.metrics)
+            rendered = _render(request, answer, metrics)
         except RejectedRequest:
             # The router says why. The coordinator's rejections are answers.
             return None
         except Exception as error:
             # The parser would report it as bytes that are not HTTP.
-            rendered = render_failure(error, operation)
-        backend.metrics.request_answered(operation, rendered.code)
+            rendered = render_failure(error, call.operation)
+        metrics.request_answered(call.operation, rendered.code)
         return rendered
 
-
-def _read(head: Head, body: bytes, limits: Limits) -> MemberCall | Batch:
-    """The request of a plain call; a batch for heartbeats that the router answers."""
-    if head.call is Heartbeat:
-        beats = read_heartbeat(body, head.names, limits)
-        is_plain = isinstance(beats, Batch) and beats.request.members and not beats.wait_ms
-        return beats.request if isinstance(beats, Batch) and is_plain else beats
-    given = {"host": head.origin} if head.call is JoinGroup else {}
-    request: MemberCall = REQUESTS[head.call].read(body, limits, **head.names, **given)
-    return request
+    def _read(self, body: bytes) -> MemberCall | None:
+        """The request of the planned call; None if the router has to answer it."""
+        kind, limits = self._call.request, self._backend.limits
+        names = {"namespace": self._namespace, "group_id": self._group_id}
+        if kind is Heartbeat:
+            beats = read_heartbeat(body, names, limits)
+            if not isinstance(beats, Batch):
+                return beats
+            return beats.request if beats.request.members and not beats.wait_ms else None
+        given = {"host": self._origin} if kind is JoinGroup else {}
+        request: MemberCall = REQUESTS[kind].read(body, limits, **names, **given)
+        return request
 
 
 def _render(request: MemberCall, answer: Answer, metrics: Metrics) -> Rendered:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from msgspec import Struct
 from starlette.responses import Response
 from starlette.types import Send
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode, RejectedRequest
-from rota.protocol.messages import DrainReply, JoinReply, SyncReply
+from rota.protocol.messages import DrainReply
 from rota.protocol.wire.documents import dump_document
 from rota.protocol.wire.problems import PROBLEM_MEDIA_TYPE, problem_document
-from rota.protocol.wire.replies import write_reply
+from rota.protocol.wire.replies import OUTCOMES, write_reply
 from rota.protocol.wire.status import STATUS, Remedy
 from rota.server.failures import InternalError, rejection_in, rejection_of
 
@@ -43,7 +44,7 @@ class CallerGone(Exception):
     """The caller disconnected; an answer has no recipient."""
 
 
-class Rendered(NamedTuple):
+class Rendered(Struct, frozen=True):
     """An answer, ready to be sent. `code` is what the metrics count it under."""
 
     status: int
@@ -105,8 +106,8 @@ def render_answer(answer: Answer) -> Rendered:
         if isinstance(reply, DrainReply) and reply.error is ErrorCode.UNKNOWN_MEMBER_ID:
             rejected.facts["remedy"] = Remedy.CHECK_NAME
         return render_rejection(rejected)
-    pending = isinstance(reply, (JoinReply, SyncReply)) and reply.pending
-    return Rendered(202 if pending else 200, JSON_HEADERS, write_reply(reply, answer.revision, answer.epoch))
+    is_pending = type(reply) in OUTCOMES and reply.pending  # type: ignore[attr-defined]
+    return Rendered(202 if is_pending else 200, JSON_HEADERS, write_reply(reply, answer.revision, answer.epoch))
 
 
 def render_problem(
