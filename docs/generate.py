@@ -184,7 +184,8 @@ def errors() -> str:
 
 def states() -> str:
     """The states of a group and the moves between them."""
-    from rota.core.group.state import TRANSITIONS, GroupState
+    from rota.core.group.rows import GroupState
+    from rota.core.group.state import TRANSITIONS
 
     start, end = "    [*] --> Empty", "    Dead --> [*]"
     moves = [f"    {before} --> {after}: {event}" for (before, after), event in TRANSITIONS.items()]

@@ -30,8 +30,8 @@ def folded(lines: Iterable[Line], states: dict[Key, str]) -> tuple[Counter[str],
     for key, of_group in groupby(lines, key=lambda line: (line.shard_id, line.namespace, line.group_id)):
         carried = [carried_line(key, states[key])] if key in states else []
         found = fold_group(key, table_of([*of_group, *carried]), SIMULATED).to_pylist()
-        rows.update(repr((each["table"], each[each["table"]])) for each in found if each["table"] != CURRENT.name)
-        after[key] = found[-1][CURRENT.name]["carry"]
+        rows.update(repr(each) for each in found if each["fact"] != CURRENT.name)
+        (after[key],) = (each["carry"] for each in found if each["fact"] == CURRENT.name)
     return rows, after
 
 

@@ -12,8 +12,9 @@ import traceback
 from collections.abc import Sequence
 from random import Random
 
+from rota.core.group.rows import GroupState
 from rota.core.group.shard import Shard
-from rota.core.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, GroupState
+from rota.core.group.state import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE
 from rota.core.replica.forwarding import shard_of_request
 from rota.core.replica.going_back import Setback
 from rota.core.replica.owned_shard import OwnedShard

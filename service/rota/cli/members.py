@@ -148,8 +148,8 @@ def shared_work_of(
         raise CommandFailed("--config-offset-file goes with --connector", Exit.USAGE)
     from rota.agents.shared_work import SharedWork
     from rota.client.consumer_protocol import TopicRole
-    from rota.core.types.topic_regex import topic_regex as compiled
-    from rota.core.types.wanted_topics import PATTERN_END
+    from rota.core.types.topics import PATTERN_END
+    from rota.core.types.topics import topic_regex as compiled
 
     names, patterns, excepted = tuple(topics or ()), tuple(connectors or ()), tuple(topics_except or ())
     for name in (*names, *(each.removesuffix(PATTERN_END) for each in (*patterns, *excepted) if each != PATTERN_END)):

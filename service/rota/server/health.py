@@ -7,7 +7,8 @@ from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 
 from rota.core.group.describe import judge, may_divide_topics, unowned_partitions
-from rota.core.group.state import Group, GroupState
+from rota.core.group.rows import GroupState
+from rota.core.group.state import Group
 from rota.core.replica.ports import Answer
 from rota.protocol.errors import ErrorCode
 from rota.protocol.messages import ListTopics, ListTopicsReply, Request

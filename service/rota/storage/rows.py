@@ -15,6 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from rota.core.group.rows import (
     NO_QUARANTINE,
     GroupRow,
+    GroupState,
     MemberImage,
     MemberRow,
     OffsetRow,
@@ -24,7 +25,6 @@ from rota.core.group.rows import (
     TopicRow,
     progress_of,
 )
-from rota.core.group.state import GroupState
 from rota.core.replica.ports import JournalEvent, ShardBatch
 from rota.protocol.messages import Protocol
 from rota.storage.schema import (

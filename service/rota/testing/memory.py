@@ -9,6 +9,7 @@ from itertools import count, islice
 
 from rota.core.group.rows import (
     GroupRow,
+    GroupState,
     MemberRow,
     OffsetRow,
     RowChanges,
@@ -17,7 +18,6 @@ from rota.core.group.rows import (
     TopicRow,
     progress_of,
 )
-from rota.core.group.state import GroupState
 from rota.core.replica.ports import (
     EPOCHS_SKIPPED,
     RELEASED,

@@ -12,17 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from shlex import quote
 
+from rota.core.group.rows import GroupState
 from rota.core.group.sessions import check_caller, is_in_generation, why
-from rota.core.group.state import (
-    COMPLETING_REBALANCE,
-    EMPTY,
-    PREPARING_REBALANCE,
-    STABLE,
-    ChangeKind,
-    Group,
-    GroupState,
-    Member,
-)
+from rota.core.group.state import COMPLETING_REBALANCE, EMPTY, PREPARING_REBALANCE, STABLE, ChangeKind, Group, Member
 from rota.core.types.leader import PROTOCOL_TYPE as LEADER
 from rota.core.types.registry import (
     decoded,

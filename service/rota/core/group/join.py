@@ -17,7 +17,7 @@ from rota.core.group.rebalance import (
     start_rebalance,
 )
 from rota.core.group.records import MemberFenced, MemberJoined, MemberRemoved, MemberUpdated, Trigger
-from rota.core.group.rows import MemberImage
+from rota.core.group.rows import GroupState, MemberImage
 from rota.core.group.sessions import (
     check_caller,
     check_member,
@@ -28,17 +28,7 @@ from rota.core.group.sessions import (
     taken_over,
     why,
 )
-from rota.core.group.state import (
-    EMPTY,
-    PREPARING_REBALANCE,
-    STABLE,
-    Group,
-    GroupState,
-    Member,
-    Result,
-    TimerKind,
-    record,
-)
+from rota.core.group.state import EMPTY, PREPARING_REBALANCE, STABLE, Group, Member, Result, TimerKind, record
 from rota.core.group.succession import successor_of, watch_candidates
 from rota.core.types import why_not_assigned
 from rota.protocol.causes import Cause

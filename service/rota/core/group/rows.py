@@ -4,9 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 from rota.protocol.messages import Protocol
+
+
+class GroupState(StrEnum):
+    """The states of a group, with what each answers while it lasts.
+
+    EMPTY                 no members. Joins start a rebalance, syncs and heartbeats are UNKNOWN_MEMBER_ID,
+                          administrators may commit offsets and delete the group.
+    PREPARING_REBALANCE   the join phase. Joins park, heartbeats and syncs are REBALANCE_IN_PROGRESS,
+                          the old generation may still commit.
+    COMPLETING_REBALANCE  the sync phase. Syncs park until the leader's, heartbeats are ok, commits are
+                          REBALANCE_IN_PROGRESS.
+    STABLE                every member can get its assignment. Syncs and heartbeats are answered at once.
+    DEAD                  deleted; only its generation is remembered.
+    """
+
+    EMPTY = "Empty"
+    PREPARING_REBALANCE = "PreparingRebalance"
+    COMPLETING_REBALANCE = "CompletingRebalance"
+    STABLE = "Stable"
+    DEAD = "Dead"
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,32 +62,20 @@ from rota.core.group.records import (
     UnitsSuspected,
     trigger_of,
 )
-from rota.core.group.rows import NO_QUARANTINE, GroupRow, MemberImage, MemberRow, OffsetRow, Quarantine, TopicRow
+from rota.core.group.rows import (
+    NO_QUARANTINE,
+    GroupRow,
+    GroupState,
+    MemberImage,
+    MemberRow,
+    OffsetRow,
+    Quarantine,
+    TopicRow,
+)
 from rota.core.types import Departed
 from rota.protocol.fencing_token import LAST_TAKEOVER, fencing_token
 from rota.protocol.limits import Limits
 from rota.protocol.messages import NO_GENERATION, Reply
-
-
-class GroupState(StrEnum):
-    """The states of a group, with what each answers while it lasts.
-
-    EMPTY                 no members. Joins start a rebalance, syncs and heartbeats are UNKNOWN_MEMBER_ID,
-                          administrators may commit offsets and delete the group.
-    PREPARING_REBALANCE   the join phase. Joins park, heartbeats and syncs are REBALANCE_IN_PROGRESS,
-                          the old generation may still commit.
-    COMPLETING_REBALANCE  the sync phase. Syncs park until the leader's, heartbeats are ok, commits are
-                          REBALANCE_IN_PROGRESS.
-    STABLE                every member can get its assignment. Syncs and heartbeats are answered at once.
-    DEAD                  deleted; only its generation is remembered.
-    """
-
-    EMPTY = "Empty"
-    PREPARING_REBALANCE = "PreparingRebalance"
-    COMPLETING_REBALANCE = "CompletingRebalance"
-    STABLE = "Stable"
-    DEAD = "Dead"
-
 
 EMPTY = GroupState.EMPTY
 PREPARING_REBALANCE = GroupState.PREPARING_REBALANCE

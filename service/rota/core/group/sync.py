@@ -21,6 +21,7 @@ from rota.core.group.join import sync_mismatch
 from rota.core.group.maintenance import hold_back
 from rota.core.group.rebalance import REBALANCE_IN_PROGRESS, start_rebalance
 from rota.core.group.records import AssignmentFailed, Trigger
+from rota.core.group.rows import GroupState
 from rota.core.group.sessions import (
     check_generation,
     release_heartbeats,
@@ -31,7 +32,7 @@ from rota.core.group.sessions import (
     was_taken_along,
     why,
 )
-from rota.core.group.state import Group, GroupState, Member, Result, record
+from rota.core.group.state import Group, Member, Result, record
 from rota.core.group.succession import note_fetched, watch_candidates
 from rota.core.types import attempt
 from rota.protocol.causes import MEMBER_ENDS, Cause
