@@ -80,9 +80,10 @@ class Exchange:
             self.settle(None)
 
     def cancel(self) -> None:
-        """The client does not want the answer any more."""
+        """The client does not wait for the answer any more, and goes elsewhere with its next call."""
         if self.done is not None:
             self.done = None
+            self.client.owner_of.pop(self.call.shard_id, None)
             del self.client.exchanges[self.call.number]
             self.network.hang_up(self)
 
