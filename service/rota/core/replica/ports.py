@@ -311,9 +311,3 @@ class Answer(Struct, frozen=True):
 
 Cancel = Callable[[], object]
 """Un-parks a call whose client is gone: it gets no answer. Does nothing if it has one."""
-
-
-def unpark(call: Cancel | None) -> None:
-    """Cancel a call, where there is something to be cancelled."""
-    if call is not None:
-        call()

@@ -21,7 +21,7 @@ from rota.core.access.rules import (
     is_administrative,
 )
 from rota.core.replica.forwarding import Submitted
-from rota.core.replica.ports import Answer, Cancel, JournalEvent, ShardOwner, unpark
+from rota.core.replica.ports import Answer, Cancel, JournalEvent, ShardOwner
 from rota.protocol.calls import CALLS, Action, Kind, Need, need_of, refuse
 from rota.protocol.errors import ErrorCode, RejectedRequest
 from rota.protocol.limits import Limits
@@ -43,7 +43,7 @@ from rota.protocol.values import MAX_PAGE_SIZE
 from rota.server.access.identity import CURRENT, NOTE, ORIGIN, Authenticator, Credentials, Identity, unauthenticated
 from rota.server.access.meters import PARKED, STREAM, Meters
 from rota.server.access.meters import WATCH as A_WATCH
-from rota.server.access.open_work import Check, End, Ending, OpenWork, ParkedCall
+from rota.server.access.open_work import Check, End, Ending, OpenWork, ParkedCall, unpark
 from rota.server.ports import ServedCoordinator
 
 _NOTHING_HELD = nullcontext()

@@ -15,7 +15,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from rota.core.replica.forwarding import Submitted
-from rota.core.replica.ports import Answer, Cancel, unpark
+from rota.core.replica.ports import Answer, Cancel
 from rota.protocol.calls import refuse
 from rota.protocol.errors import RejectedRequest
 from rota.server.access.identity import Identity
@@ -162,3 +162,9 @@ class ParkedCall:
         if done is not None:
             self.held.close()
         return done
+
+
+def unpark(call: Cancel | None) -> None:
+    """Cancel a call if there is anything to cancel."""
+    if call is not None:
+        call()

@@ -20,7 +20,7 @@ import httptools
 from rota.core.access.rules import Caller
 from rota.core.access.sources import FORWARDED_FOR, Proxies
 from rota.core.replica.forwarding import Submitted
-from rota.core.replica.ports import Answer, Cancel, unpark
+from rota.core.replica.ports import Answer, Cancel
 from rota.protocol import tracing
 from rota.protocol.calls import CALLS, Call
 from rota.protocol.errors import RejectedRequest
@@ -37,6 +37,7 @@ from rota.protocol.messages import (
 )
 from rota.protocol.wire.routes import REQUESTS
 from rota.server.access.identity import CURRENT, NO_CREDENTIALS, ORIGIN, Credentials, Identity
+from rota.server.access.open_work import unpark
 from rota.server.http.credentials import NOTE_HEADER
 from rota.server.http.dependencies import Backend
 from rota.server.http.heartbeats import OPERATION, Batch, read_heartbeat, render_heartbeats
