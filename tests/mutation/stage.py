@@ -30,6 +30,11 @@ def _tests(file: str, *names: str) -> tuple[str, ...]:
     return tuple(f"tests/{file}.py::test_{name}" for name in names)
 
 
+# The rules of forwarding, leases and owners are driven by the runtime that follows them.
+_RUNTIME = tuple(
+    f"tests/runtime/test_{subject}.py"
+    for subject in ("answers", "directory", "dropped_shards", "forwarding", "leases", "routing", "shared_sessions")
+)
 _LEASES = _contracts("shard_leases", "store_went_back")
 _ROWS = _tests(
     "contracts/test_shard_rows",
@@ -98,7 +103,7 @@ ROOMS = {
     room.name: room
     for room in (
         Room("membership", _files("tests/unit", "test_membership*.py")),
-        Room("replica", _files("tests/unit/replica", "test_*.py")),
+        Room("replica", (*_files("tests/unit/replica", "test_*.py"), *_RUNTIME)),
         Room("group", (*_files("tests/unit/group", "test_*.py"), "tests/conformance/test_classic.py")),
         Room("fencing", _files("tests/fencing", "test_[kt]*.py")),
         Room(
