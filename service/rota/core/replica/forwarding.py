@@ -136,7 +136,7 @@ class Forwarding:
 
 def no_answer(peer: Replica, request: Request, why: str) -> Answer:
     """The answer to a call whose peer has not answered."""
-    detail = f"replica {peer.replica_id} at {peer.peer_address} does not answer: {why}"
+    detail = f"the shard's owner {peer.replica_id} at {peer.peer_address} does not answer: {why}"
     return Answer(refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, detail))
 
 
