@@ -190,7 +190,7 @@ class Position:
     incarnation: str
     shards: Mapping[int, int]
     digests: Mapping[int, str] = field(default_factory=dict)
-    """Of the last line of some shards: a store that was restored has another line of the same number there."""
+    """A digest of the last line that was read, by shard: a restored store has another line with that number."""
 
     @classmethod
     def decode(cls, value: str | Mapping[str, Any]) -> Position:

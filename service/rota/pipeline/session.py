@@ -53,7 +53,7 @@ QUICK = {
 
 
 def cache_folder() -> Path:
-    """Where fetched jars, and the archive of their classes, are kept."""
+    """The folder that keeps fetched jars, and the archive of their classes."""
     return platformdirs.user_cache_path("rota")
 
 

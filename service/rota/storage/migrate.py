@@ -23,7 +23,7 @@ from rota.storage.urls import PostgresLocation, SqliteLocation, StoreLocation, p
 
 @dataclass(frozen=True, slots=True)
 class MigrationStatus:
-    """Where a store's schema stands: `current` is None if there is none yet, `head` is this release's."""
+    """The versions of a store's schema: `current` is None if it has none yet, `head` is this release's."""
 
     current: str | None
     head: str

@@ -113,11 +113,11 @@ class RestoredShard:
 
     shard_id: int
     last_seq: int
-    """Where its journal ends."""
+    """The number of its last line."""
     generation_floor: int
     epoch: int
     former_last_seq: int | None = None
-    """Where its journal ended before the store went back; None if that is not known."""
+    """The number of its last line before the store went back; None if that is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +127,7 @@ class Restored:
     incarnation: str
     shards: tuple[RestoredShard, ...]
     lost: Lost | None
-    """None if the store as it was could not be read."""
+    """It is None if the former store could not be read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -232,7 +232,7 @@ class OwnedShard:
         return self._take(result, now)
 
     def try_read(self, number: int, request: VerifyFence | GetLeader, now: Now) -> Answer | None:
-        """As `submit`, for calls that change nothing and do not wait. None if memory may not be shown yet."""
+        """Answer a call that changes nothing and does not wait; None if memory may not be shown yet."""
         if self.is_closed or not self.is_durable or not self.may_answer(now):
             return None
         result = self.shard.handle(request, number, now.wall_ms)

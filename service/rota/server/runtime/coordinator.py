@@ -221,7 +221,7 @@ class LocalCoordinator:
         return self.loop.try_read(shard_of(request.namespace, request.group_id, self.shard_count), request)
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
-        """As `call`, without a task; `done` gets the answer, unless the call is cancelled before."""
+        """Make a call without a task; `done` gets the answer, unless the call is cancelled before."""
         call = Call(done)
         self.submit_to(shard_of_request(request, self.shard_count), request, call)
         return None if call.loop is None else call.cancel

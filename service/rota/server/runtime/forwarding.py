@@ -138,7 +138,7 @@ class Forwarder:
         return answer if self.is_final(answer) else await self._go_on(request, answer, asked_ms)
 
     def submit(self, request: Submitted, done: Callable[[Answer], None]) -> Cancel | None:
-        """As `call`, without a task if the first answer is final.
+        """Make a call, without a task if the first answer is final.
 
         `done` gets the answer, unless the call parks and is cancelled before.
         """

@@ -74,9 +74,9 @@ class Call:
     def __init__(self, done: Callable[[Answer], None]) -> None:
         self.done = done
         self.loop: ShardLoop | None = None
-        """None if the answer was there at once."""
+        """The loop sets it if the call waits; it is None if the call was answered at once."""
         self.owned: OwnedShard | None = None
-        """The shard that decides it; None if the answer was there at once."""
+        """The shard that decides it; None if the call was answered at once."""
         self.number = 0
         self.parked: asyncio.TimerHandle | None = None
         """Ends the wait of a call that parks."""
