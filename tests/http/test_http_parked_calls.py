@@ -6,6 +6,7 @@ import asyncio
 import re
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -29,6 +30,7 @@ from rota.protocol.messages import (
 )
 from rota.server.http import connection as http_connection
 from rota.server.http.app import create_app
+from rota.server.http.connection import HttpConnection
 from rota.server.http.member_calls import MAX_BODY_BYTES
 from rota.server.observability.metrics import Metrics
 from tests.http.both_ways import (
@@ -498,6 +500,30 @@ async def test_a_connection_is_kept_while_a_commit_is_under_way(both: Both) -> N
     assert b"HTTP/1.1 200" in answer
     assert await reader.read() == b',"revision":42,"epoch":3}'
     writer.close()
+
+
+@pytest.mark.parametrize("close", [HttpConnection.close_in_order, HttpConnection._close])
+async def test_a_connection_that_is_closed_in_the_same_turn_gives_its_answers(
+    close: Callable[[HttpConnection], None], both: Both
+) -> None:
+    reader, writer, connection = await _connected(both)
+    both.scripted.reply = STABLE
+
+    connection.data_received(a_request())
+    close(connection)
+
+    assert b'"state":"Stable"' in await reader.read()
+    writer.close()
+
+
+async def _connected(both: Both) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, HttpConnection]:
+    """A client's connection, and the server's end of it."""
+    both.scripted.reply = STABLE
+    reader, writer = await asyncio.open_connection("127.0.0.1", both.fast.port)
+    writer.write(a_request())
+    await reader.readuntil(b"}")
+    connections: Any = both.fast.server.server_state.connections
+    return reader, writer, next(each for each in connections if each.client == writer.get_extra_info("sockname"))
 
 
 @pytest.mark.parametrize("name", LATER)

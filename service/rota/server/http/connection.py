@@ -366,7 +366,6 @@ class HttpConnection(HttpToolsProtocol):
 
     def _begin(self) -> None:
         """Begin the request as uvicorn would have done at its first byte, and at the end of its head."""
-        self.write_answers()
         url, headers, former = self.url, self.headers, self.cycle
         super().on_message_begin()
         self.url = url
